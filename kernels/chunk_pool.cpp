@@ -1,0 +1,71 @@
+#include "chunk_pool.h"
+
+#include <algorithm>
+
+namespace vt {
+
+ChunkPool::ChunkPool(Driver& driver, std::size_t capacity) : driver_(driver), capacity_(capacity) {
+  const Status status = driver_.set_capacity(capacity);
+  if (!status.ok()) throw InvalidUse("cannot provide " + std::to_string(capacity) + " chunks: " + describe(status));
+  free_.reserve(capacity);
+}
+
+Status ChunkPool::acquire(ChunkId* chunk) {
+  if (!free_.empty()) {
+    *chunk = free_.back();
+    free_.pop_back();
+  } else if (held_ >= capacity_) {
+    return {Code::out_of_budget, "chunk pool", 0};
+  } else {
+    const Status status = driver_.create(chunk);
+    if (!status.ok()) return status;
+  }
+  ++held_;
+  changed();
+  return kOk;
+}
+
+void ChunkPool::release(ChunkId chunk) {
+  free_.push_back(chunk);
+  --held_;
+  changed();
+}
+
+Status ChunkPool::resize(std::size_t capacity) {
+  if (held_ > capacity) return {Code::out_of_budget, "resize", 0};
+  while (held_ + free_.size() > capacity) {
+    const Status status = driver_.destroy(free_.back());
+    if (!status.ok()) return status;
+    free_.pop_back();
+  }
+  const Status status = driver_.set_capacity(capacity);
+  if (!status.ok()) return status;
+  capacity_ = capacity;
+  free_.reserve(capacity);
+  changed();
+  return kOk;
+}
+
+void ChunkPool::trim() {
+  while (!free_.empty() && driver_.destroy(free_.back()).ok()) free_.pop_back();
+}
+
+void ChunkPool::changed() {
+  peak_ = std::max(peak_, held_);
+  if (held_ + free_.size() > capacity_) {
+    fatal("the chunk pool holds " + std::to_string(held_ + free_.size()) + " chunks of a budget of " +
+          std::to_string(capacity_));
+  }
+}
+
+std::string ChunkPool::validate() const {
+  if (held_ + free_.size() > capacity_) return "chunks held and free exceed the budget";
+  if (peak_ < held_) return "the peak is below the chunks held";
+  std::vector<ChunkId> sorted = free_;
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return "a chunk is free twice";
+  if (driver_.live().chunks != held_ + free_.size()) return "the driver has other chunks than the pool";
+  return "";
+}
+
+}  // namespace vt

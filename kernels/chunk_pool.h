@@ -1,0 +1,50 @@
+// The budget: which physical chunks exist and which of them are free.
+//
+// Covers: taking and giving back chunks, growing and shrinking the budget, the count that never exceeds it (I3).
+// Leaves: mapping chunks (engine) and choosing whose chunk is taken when none is free (policy.h).
+// Thread-safety: none of its own; the engine's lock guards it.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "driver.h"
+
+namespace vt {
+
+class ChunkPool {
+ public:
+  // `capacity` chunks at most. Throws InvalidUse if the driver can not provide for so many.
+  ChunkPool(Driver& driver, std::size_t capacity);
+
+  // Takes a free chunk, unmapped; creates one if none is free and the budget allows. out_of_budget otherwise.
+  Status acquire(ChunkId* chunk);
+  // Gives a chunk back; it stays created and is the next to be taken (its memory is warm). Pre: held, unmapped.
+  void release(ChunkId chunk);
+  // Changes the budget. When it shrinks, free chunks are destroyed; out_of_budget while more than `capacity`
+  // are held, and nothing changed then.
+  Status resize(std::size_t capacity);
+  // Destroys every free chunk.
+  void trim();
+
+  std::size_t capacity() const noexcept { return capacity_; }
+  std::size_t held() const noexcept { return held_; }
+  std::size_t peak_held() const noexcept { return peak_; }
+  std::size_t free() const noexcept { return free_.size(); }
+  void reset_peak() noexcept { peak_ = held_; }
+
+  // Empty, or the invariant that is broken.
+  std::string validate() const;
+
+ private:
+  void changed();  // counts the peak and stops the program if the budget is exceeded
+
+  Driver& driver_;
+  std::size_t capacity_;
+  std::size_t held_ = 0;
+  std::size_t peak_ = 0;
+  std::vector<ChunkId> free_;
+};
+
+}  // namespace vt

@@ -1,0 +1,103 @@
+// The port to the hardware: what the engine needs of a device, and nothing else.
+//
+// Covers: virtual addresses, physical chunks, mappings, copies to and from the host store, live-handle counts.
+// Leaves: who owns which chunk (chunk_pool.h), when to copy (engine.h), where a slot lives (host_store.h).
+// Implementations: driver_host.h (memory of this process), driver_inject.h (wraps another one to fail or delay
+// a named call in tests). A CUDA driver is a peer of the first.
+//
+// Rules that hold for every implementation:
+//   - A call that returns a status other than ok changed nothing.
+//   - A chunk is mapped at one address at most. Its content travels with it, from mapping to mapping.
+//   - A chunk with a copy under way can be neither mapped nor destroyed; a mapped chunk can not be copied.
+//   - All calls may come from any thread. map, unmap, protect, map_host, unmap_host are never called by two
+//     threads for the same address at once: the engine's lock sees to that.
+#pragma once
+
+#include "types.h"
+
+namespace vt {
+
+// Where a slot of the host store lies: memory of this process, or a place in a file.
+struct HostPlace {
+  void* memory = nullptr;    // used when not null
+  int file = -1;             // else this descriptor
+  std::int64_t offset = 0;   // and this offset in bytes, a multiple of the chunk size
+};
+
+// Names one copy. Each direction is one lane; copies of a lane are done in the order they were asked for.
+struct Ticket {
+  enum class Lane : std::uint8_t { out, in };
+  Lane lane = Lane::out;
+  std::uint64_t number = 0;  // 1, 2, 3 ... within the lane; 0 names no copy
+};
+
+enum class CopyState : std::uint8_t { pending, done, failed, cancelled };
+
+// Handles alive now; all but `reservations` return to zero when every tensor is gone.
+struct LiveHandles {
+  std::size_t reservations = 0;
+  std::size_t chunks = 0;
+  std::size_t mappings = 0;       // chunks mapped
+  std::size_t host_mappings = 0;  // host places mapped at device addresses
+  std::size_t copies = 0;         // tickets not retired
+};
+
+class Driver {
+ public:
+  virtual ~Driver() = default;
+
+  // Size of every chunk in bytes; a power of two and a multiple of the page size.
+  virtual Bytes chunk_bytes() const noexcept = 0;
+
+  // --- virtual addresses ---------------------------------------------------------------------------------
+  // Reserves `bytes` (a multiple of chunk_bytes) of addresses without memory. Touching them is an error the
+  // device reports (on the host: SIGSEGV).
+  virtual Status reserve(Bytes bytes, Address* base) = 0;
+  // Gives a whole reservation back. Pre: nothing is mapped in it.
+  virtual Status release(Address base) = 0;
+
+  // --- physical chunks -----------------------------------------------------------------------------------
+  // Sets how many chunks may exist. Pre: not fewer than exist.
+  virtual Status set_capacity(std::size_t chunks) = 0;
+  // Creates one chunk, unmapped. out_of_budget when capacity chunks exist. Content: unspecified.
+  virtual Status create(ChunkId* chunk) = 0;
+  // Pre: unmapped, no copy under way.
+  virtual Status destroy(ChunkId chunk) = 0;
+
+  // --- mappings ------------------------------------------------------------------------------------------
+  // Pre: `at` is chunk-aligned in a reservation and nothing is mapped there; the chunk is unmapped and idle.
+  // Post: [at, at + chunk_bytes) reads and writes the chunk, as far as `access` (read or write) allows.
+  virtual Status map(Address at, ChunkId chunk, Access access) = 0;
+  // Changes the access (read or write) of the chunk mapped at `at`.
+  virtual Status protect(Address at, Access access) = 0;
+  // Post: nothing is mapped at `at`, no thread can read or write there, the chunk keeps its content.
+  virtual Status unmap(Address at) = 0;
+  // Maps a host place at a device address (borrowing), for reading and writing in place. Pre as for map.
+  virtual Status map_host(Address at, const HostPlace& place) = 0;
+  // Post: nothing is mapped at `at`; the place holds what was written through the mapping.
+  virtual Status unmap_host(Address at) = 0;
+
+  // --- copies --------------------------------------------------------------------------------------------
+  // Queue the copy of the first `bytes` of a chunk. Pre: the chunk is unmapped; the place is not mapped; both
+  // stay untouched until the copy ended.
+  virtual Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) = 0;
+  virtual Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) = 0;
+  // State of a copy now. `error` receives an errno when it failed and is not null.
+  virtual CopyState poll(Ticket ticket, int* error) = 0;
+  // Blocks until the copy ended one way or another, or was retired.
+  virtual void wait(Ticket ticket) = 0;
+  // Gives the copy up. When it returns, the copy touches neither side any more; it may have been done before.
+  virtual CopyState cancel(Ticket ticket) = 0;
+  // Forgets a copy that ended. Pre: not pending.
+  virtual void retire(Ticket ticket) = 0;
+
+  // --- fork ----------------------------------------------------------------------------------------------
+  // Called around fork(2) by the forking thread, with no other call under way. The child has no copy threads:
+  // its copies are done by the caller, before copy_out or copy_in returns.
+  virtual void before_fork() = 0;
+  virtual void after_fork(bool in_child) = 0;
+
+  virtual LiveHandles live() const = 0;
+};
+
+}  // namespace vt

@@ -1,0 +1,310 @@
+// Engine: allocations, the budget, the end of life. See engine.h.
+
+#include "engine.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+namespace vt {
+
+namespace {
+// 2 Mi entries: 4 TiB of addresses with chunks of 2 MiB, 8 GiB with chunks of a page. The table's pages are
+// touched as ranges are made, so its size costs nothing.
+constexpr std::size_t kWindowChunks = std::size_t{1} << 21;
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store, const EngineConfig& config)
+    : driver_(std::move(driver)),
+      chunk_bytes_(driver_->chunk_bytes()),
+      shift_(static_cast<unsigned>(std::countr_zero(chunk_bytes_))),
+      table_entries_(kWindowChunks),
+      store_(std::move(store)),
+      config_(config),
+      pool_(*driver_, config.budget_chunks),
+      copies_(*driver_) {
+  const Status status = driver_->reserve(table_entries_ << shift_, &base_);
+  if (!status.ok()) {
+    throw InvalidUse("cannot reserve " + format_bytes(table_entries_ << shift_) + " of addresses: " + describe(status));
+  }
+  void* table = mmap(nullptr, table_entries_ * sizeof(*table_), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (table == MAP_FAILED) throw InvalidUse("cannot reserve the address table: " + describe({Code::failed, "mmap", errno}));
+  table_ = static_cast<std::atomic<Range*>*>(table);  // zero pages are null pointers
+  space_ = std::make_unique<AddressSpace>(base_, table_entries_, chunk_bytes_);
+  left_by_.resize(config.budget_chunks);
+  window_bytes_ = table_entries_ << shift_;
+}
+
+Engine::~Engine() { munmap(table_, table_entries_ * sizeof(*table_)); }
+
+void* Engine::allocate(Bytes bytes, const char* operation) {
+  const auto chunks = static_cast<std::uint32_t>((bytes + chunk_bytes_ - 1) >> shift_);
+  Lock lock(mutex_);
+  if (detached_) return nullptr;
+  ++counters_.allocations;
+  Range* range = cache_.take(chunks);
+  if (range != nullptr) {
+    ++counters_.reused;
+  } else {
+    range = build(lock, chunks, bytes, operation);
+  }
+  become_live(*range, bytes);
+  return reinterpret_cast<void*>(range->base);
+}
+
+Range* Engine::new_range(std::uint32_t chunks) {
+  sweep_limbo();
+  const Address base = space_->acquire(chunks);
+  if (base == 0) return nullptr;
+  if (unused_.empty()) {
+    records_.push_back(std::make_unique<Range>());
+    unused_.push_back(records_.back().get());
+  }
+  Range* range = unused_.back();
+  unused_.pop_back();
+  range->base = base;
+  range->chunks = chunks;
+  range->parts = std::make_unique<VTensor[]>(chunks);
+  const std::size_t first = (base - base_) >> shift_;
+  for (std::size_t i = 0; i < chunks; ++i) table_[first + i].store(range, std::memory_order_relaxed);
+  return range;
+}
+
+void Engine::recycle(Range& range) {
+  const std::size_t first = (range.base - base_) >> shift_;
+  for (std::size_t i = 0; i < range.chunks; ++i) table_[first + i].store(nullptr, std::memory_order_relaxed);
+  if (range.pinned()) {
+    range.life = Life::limbo;
+    limbo_.push_back(&range);
+    return;
+  }
+  space_->release(range.base, range.chunks);
+  range.life = Life::unused;
+  range.parts.reset();
+  unused_.push_back(&range);
+}
+
+void Engine::sweep_limbo() {
+  std::erase_if(limbo_, [&](Range* range) {
+    if (range->pinned()) return false;
+    space_->release(range->base, range->chunks);
+    range->life = Life::unused;
+    range->parts.reset();
+    unused_.push_back(range);
+    return true;
+  });
+}
+
+Range* Engine::build(Lock& lock, std::uint32_t chunks, Bytes bytes, const char* operation) {
+  Range* range = new_range(chunks);
+  if (range == nullptr) throw OutOfMemory(out_of_memory({Code::failed, "no addresses left", 0}, bytes, operation));
+  for (std::uint32_t index = 0; index < chunks; ++index) {
+    const Status status = back_part(lock, *range, index);
+    if (!status.ok()) {
+      unback(*range);
+      recycle(*range);
+      throw OutOfMemory(out_of_memory(status, bytes, operation));
+    }
+  }
+  return range;
+}
+
+Status Engine::back_part(Lock& lock, Range& range, std::uint32_t index) {
+  VTensor& part = range.parts[index];
+  ChunkId chunk = kNone;
+  Status status = take_chunk(lock, range.chunks - index, &chunk);
+  if (status.ok()) {
+    status = driver_->map(address_of(range, index), chunk, Access::write);
+    if (!status.ok()) {
+      pool_.release(chunk);
+      return status;
+    }
+    assign(part, chunk);
+    part.state = State::resident;
+    ++counters_.remaps;
+    return kOk;
+  }
+  if (status.code != Code::nothing_leaves || config_.oversize == Oversize::raise) return status;
+  // Every chunk is pinned by running operations: the new tensor starts its life in the host store.
+  SlotId slot = kNone;
+  status = acquire_slot(&slot);
+  if (!status.ok()) return status;
+  status = driver_->map_host(address_of(range, index), store_->place(slot));
+  if (!status.ok()) {
+    store_->release(slot);
+    return status;
+  }
+  part.slot = slot;
+  part.state = State::borrowed;
+  return kOk;
+}
+
+void Engine::become_live(Range& range, Bytes bytes) {
+  range.bytes = bytes;
+  range.life = Life::live;
+  range.exported = false;
+  range.part_use.clear();
+  range.last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  ++live_;
+  range.resident = 0;
+  std::uint32_t missing = 0;
+  for (std::uint32_t i = 0; i < range.chunks; ++i) {
+    if (range.parts[i].state == State::resident) {
+      ++range.resident;
+    } else {
+      ++missing;
+      counters_.absent_bytes.add(bytes_in(range, i));
+      counters_.borrowed_bytes.add(bytes_in(range, i));
+    }
+  }
+  range.missing.store(missing);
+  if (range.resident > 0) {
+    range.roster_at = static_cast<std::uint32_t>(roster_.size());
+    roster_.push_back(&range);
+  }
+  counters_.tensor_bytes.add(bytes);
+  counters_.wanted_bytes.add(Bytes{range.chunks} << shift_);
+  if (missing > 0) {
+    ++counters_.oversize;
+    warn_oversize(nullptr);
+  }
+}
+
+void Engine::free(void* address) noexcept {
+  Lock lock(mutex_);
+  Range* range = find(address);
+  if (range == nullptr || range->life != Life::live || range->base != reinterpret_cast<Address>(address)) {
+    fatal("free of an address that is not the start of a live tensor");
+  }
+  std::erase_if(graces_, [&](const Use& use) {
+    if (use.range != range) return false;
+    unpin_parts(use);
+    return true;
+  });
+  for (std::uint32_t i = 0; i < range->chunks; ++i) release_part(*range, i);
+  if (range->roster_at != kNone) {
+    roster_[range->roster_at] = roster_.back();
+    roster_[range->roster_at]->roster_at = range->roster_at;
+    roster_.pop_back();
+    range->roster_at = kNone;
+  }
+  counters_.tensor_bytes.sub(range->bytes);
+  counters_.wanted_bytes.sub(Bytes{range->chunks} << shift_);
+  --live_;
+  range->freed_at = clock_.load(std::memory_order_relaxed);
+  if (range->resident == range->chunks) {
+    range->life = Life::cached;
+    cache_.put(range);
+  } else {
+    unback(*range);
+    recycle(*range);
+  }
+  finish_if_drained(lock);
+}
+
+// Takes from a dying vTensor what a new owner must not inherit; a resident one keeps its mapped chunk.
+void Engine::release_part(Range& range, std::uint32_t index) {
+  VTensor& part = range.parts[index];
+  const Bytes bytes = bytes_in(range, index);
+  switch (part.state) {
+    case State::resident:
+      if (part.clean()) drop_slot(range, index);
+      return;
+    case State::arriving:
+      counters_.absent_bytes.sub(bytes);
+      [[fallthrough]];
+    case State::leaving:
+      copies_.cancel(part);
+      left_by_[part.chunk] = 0;
+      pool_.release(part.chunk);
+      break;
+    case State::borrowed:
+      counters_.borrowed_bytes.sub(bytes);
+      must("unmapping a dead tensor", &Engine::unmap_borrowed, range, index);
+      [[fallthrough]];
+    case State::absent:
+      counters_.absent_bytes.sub(bytes);
+      break;
+  }
+  store_->release(part.slot);
+  part = VTensor{.pins = part.pins, .ticket = {}};
+}
+
+void Engine::unback(Range& range) {
+  for (std::uint32_t i = 0; i < range.chunks; ++i) {
+    VTensor& part = range.parts[i];
+    if (part.chunk != kNone) {
+      must("unmapping a freed tensor", &Engine::unmap_part, range, i);
+      left_by_[part.chunk] = 0;
+      pool_.release(part.chunk);
+    } else if (part.slot != kNone) {
+      must("unmapping a freed tensor", &Engine::unmap_borrowed, range, i);
+      store_->release(part.slot);
+    }
+    part = VTensor{.pins = part.pins, .ticket = {}};
+  }
+}
+
+void Engine::resize(std::size_t budget_chunks) {
+  Lock lock(mutex_);
+  if (budget_chunks == 0) throw InvalidUse("the budget must hold at least one chunk");
+  for (;;) {
+    reap();
+    Status status = pool_.resize(budget_chunks);
+    if (status.ok()) break;
+    if (status.code == Code::out_of_budget) {
+      if (give_up_cached()) continue;
+      const std::size_t want = pool_.held() - budget_chunks;
+      if (copies_.under_way(Lane::out) < want) status = evict_some(want - copies_.under_way(Lane::out));
+      if (const auto ticket = copies_.oldest(Lane::out)) {
+        wait_for(lock, *ticket);
+        continue;
+      }
+      if (status.ok() || (status.code == Code::nothing_leaves && release_graces())) continue;
+    }
+    throw OutOfMemory("cannot change the budget from " + format_bytes(pool_.capacity() << shift_) + " to " +
+                      format_bytes(budget_chunks << shift_) + ": " + describe(status) +
+                      ". The old budget stays in force and nothing was lost.");
+  }
+  config_.budget_chunks = budget_chunks;
+  left_by_.resize(std::max(left_by_.size(), budget_chunks));
+}
+
+void Engine::evict_all() {
+  Lock lock(mutex_);
+  while (give_up_cached()) {
+  }
+  while (evict_some(pool_.held()).ok()) settle(lock);
+}
+
+void Engine::detach() {
+  Lock lock(mutex_);
+  if (detached_) return;
+  settle(lock);
+  for (const auto& range : records_) {
+    if (range->life != Life::live) continue;
+    for (std::uint32_t i = 0; i < range->chunks; ++i) {
+      // If this fails the vTensor stays absent, and the fault handler brings it when it is touched.
+      if (range->parts[i].state == State::absent && !borrow(*range, i).ok()) ++counters_.failures;
+    }
+  }
+  detached_ = true;
+  finish_if_drained(lock);
+}
+
+void Engine::finish_if_drained(Lock& lock) {
+  if (!detached_ || live_ > 0 || waiting_ > 0 || drained_) return;
+  settle(lock);
+  while (Range* range = cache_.take_any()) unback(*range);
+  pool_.trim();
+  window_bytes_ = 0;
+  if (!driver_->release(base_).ok() || driver_->live().chunks > 0) fatal("an emptied engine still holds memory");
+  driver_.reset();
+  store_.reset();
+  drained_ = true;
+}
+
+}  // namespace vt

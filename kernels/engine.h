@@ -1,0 +1,234 @@
+// Virtual tensor memory over one device: allocations, operations, evictions.
+//
+// Covers: the one lock, and every step that changes where a vTensor's data is.
+// Leaves: what a device is (driver.h), who is an operation's argument (torch_bridge.cpp), whose turn it is to leave
+// (policy.h), Python (module.cpp).
+//
+// Three files implement it: engine.cpp (allocations, budget, end of life), engine_move.cpp (evict, fetch, borrow),
+// engine_use.cpp (operations, faults, exports, fork). engine_check.cpp holds validate() and the messages.
+//
+// Thread-safety: every public call may come from any thread. Lock order: Engine::mutex_, then a driver's own
+// mutexes. Waiting for copies is done with the lock released, and copy threads never take it.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "address_space.h"
+#include "chunk_pool.h"
+#include "copy_engine.h"
+#include "counters.h"
+#include "host_store.h"
+#include "policy.h"
+#include "range_cache.h"
+
+namespace vt {
+
+enum class Oversize : std::uint8_t {
+  borrow,  // what cannot be brought in is used in place in the host store: slow, and right
+  raise,   // an allocation that would need borrowing throws OutOfMemory instead
+};
+
+struct EngineConfig {
+  std::size_t budget_chunks = 0;
+  Order order = Order::lru;
+  Granularity granularity = Granularity::chunk;
+  Oversize oversize = Oversize::borrow;
+};
+
+// Where the bytes of one tensor are now.
+struct Residency {
+  std::size_t chunks = 0;
+  std::size_t in_state[kStates] = {};
+  std::size_t clean = 0;
+};
+
+// One vTensor as a person asks for it.
+struct Piece {
+  Address address;
+  Bytes bytes;
+  State state;
+  bool clean;
+  Address took_from;
+};
+
+// A consistent picture of the counters and of what is held.
+struct Snapshot {
+  Counters counters;
+  Bytes chunk_bytes = 0;
+  std::size_t budget_chunks = 0, held_chunks = 0, peak_held_chunks = 0, cached_chunks = 0;
+  std::size_t ranges = 0;
+  std::size_t slots_used = 0, slots_capacity = 0, slots_peak = 0;
+  Bytes moved_out = 0, moved_in = 0;
+  std::size_t copies_out = 0, copies_in = 0;
+  LiveHandles handles;
+  std::string host_name;
+};
+
+class Engine {
+ public:
+  // Throws InvalidUse if the addresses or the chunks cannot be had.
+  Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store, const EngineConfig& config);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // --- allocations (engine.cpp) ---------------------------------------------------------------------------
+  // Returns `bytes` (at least 1) of chunk-aligned memory, content unspecified, born split into vTensors; nullptr
+  // once detached. Throws OutOfMemory; nothing changed then. `operation` names who asks, for the message.
+  void* allocate(Bytes bytes, const char* operation = nullptr);
+  // Pre: `address` came from allocate and is live. Never throws.
+  void free(void* address) noexcept;
+  // Grows or shrinks the budget; shrinking evicts what is too much. Throws OutOfMemory if that cannot be done
+  // now (pinned vTensors, host store full); nothing is lost then.
+  void resize(std::size_t budget_chunks);
+  // Stops managing: whatever is absent is mapped in place, so that live tensors stay valid without an observer.
+  // When the last of them is freed, all memory, addresses and threads are given back.
+  void detach();
+  bool drained() const noexcept { return drained_.load(); }
+  // Writes every vTensor that is not pinned out to the host store; gives cached memory back to the pool.
+  void evict_all();
+
+  // --- operations (engine_use.cpp) ------------------------------------------------------------------------
+  bool contains(const void* address) const noexcept {
+    return reinterpret_cast<Address>(address) - base_ < window_bytes_.load(std::memory_order_relaxed);
+  }
+  // The live range around `address`, or nullptr. Pre: the caller keeps it alive (it holds the tensor).
+  Range* find(const void* address) const noexcept;
+  // An operation begins: advances the clock of the policies.
+  void tick() noexcept { clock_.store(clock_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  // Pins the whole range if nothing of it is missing. No lock, no system call.
+  bool try_pin(Range& range, bool write) noexcept {
+    range.pins.fetch_add(1);
+    if (range.missing.load() == 0 && (!write || range.clean.load() == 0)) {
+      range.last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      return true;
+    }
+    range.pins.fetch_sub(1);
+    return false;
+  }
+  // Pins a range that was just allocated inside an operation.
+  void pin_newborn(Range& range) noexcept { range.pins.fetch_add(1); }
+  // Pins all of `uses` one vTensor at a time, then makes each resident, or borrowed if no chunk can be had (I1).
+  void pin_and_fetch(std::span<const Use> uses, const char* operation = nullptr);
+  void unpin(const Use& use) noexcept;
+  // vTensors [first, last) that hold bytes [from, to) of a range.
+  Use whole(Range& range, bool write) const noexcept { return {&range, 0, range.chunks, write, true}; }
+  Use part(Range& range, Bytes from, Bytes to, bool write) const noexcept;
+
+  // --- outside operations (engine_use.cpp) ----------------------------------------------------------------
+  // Somebody touched `address` and it was not there. True if it is now.
+  bool on_fault(Address address) noexcept;
+  // Makes a whole tensor resident now (the merge primitive); parts that do not fit the budget are borrowed.
+  Residency merge(const void* address);
+  // The address leaves our sight (numpy, DLPack, data_ptr): from now on never clean, and always mapped.
+  void export_address(const void* address);
+  Residency residency(const void* address);
+  std::vector<Piece> pieces(const void* address);
+  // Whether all live tensors would fit the budget at once: then nothing ever moves.
+  bool fits();
+
+  void before_fork();
+  void after_fork(bool in_child);
+
+  // --- looking at it (engine_check.cpp) -------------------------------------------------------------------
+  Snapshot snapshot();
+  void reset_peaks();
+  // Empty, or the first invariant that is broken, in words.
+  std::string validate();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using Lane = Ticket::Lane;
+
+  // engine.cpp
+  Range* new_range(std::uint32_t chunks);
+  void recycle(Range& range);                          // addresses and record are free again
+  Range* build(Lock& lock, std::uint32_t chunks, Bytes bytes, const char* operation);
+  Status back_part(Lock& lock, Range& range, std::uint32_t index);  // first chunk (or slot) behind a new vTensor
+  void unback(Range& range);                           // takes chunks and slots from a range nobody owns
+  void release_part(Range& range, std::uint32_t index);
+  void become_live(Range& range, Bytes bytes);
+  void finish_if_drained(Lock& lock);
+  void sweep_limbo();
+
+  // engine_move.cpp
+  Address address_of(const Range& range, std::uint32_t index) const noexcept;
+  Bytes bytes_in(const Range& range, std::uint32_t index) const noexcept;
+  void enter(Range& range, std::uint32_t index, Event event);
+  // For the steps that undo others: tries again, and stops the program if a vTensor would be lost.
+  void must(const char* what, Status (Engine::*step)(Range&, std::uint32_t), Range& range, std::uint32_t index);
+  void assign(VTensor& part, ChunkId chunk);           // and note the swapped-by edge
+  void take_away(Range& range, std::uint32_t index);   // its chunk is free now
+  Status map_part(Range& range, std::uint32_t index);  // its chunk; for reading only while it has a valid slot
+  Status unmap_part(Range& range, std::uint32_t index);
+  Status protect_part(Range& range, std::uint32_t index);
+  Status unmap_borrowed(Range& range, std::uint32_t index);
+  Status take_chunk(Lock& lock, std::size_t want, ChunkId* chunk);
+  bool give_up_cached();
+  Status evict_some(std::size_t want);
+  std::vector<std::uint32_t> victims_in(const Range& range) const;
+  Status leave(Range& range, std::uint32_t index);
+  Status leave_for_free(Range& range, std::uint32_t index);
+  Status leave_by_copy(Range& range, std::uint32_t index);
+  void stay(Range& range, std::uint32_t index);        // cancels a copy out
+  Status arrive(Range& range, std::uint32_t index, ChunkId chunk);
+  Status borrow(Range& range, std::uint32_t index);
+  Status own_slot(VTensor& part);
+  Status acquire_slot(SlotId* slot);
+  void drop_slot(Range& range, std::uint32_t index);   // a clean resident vTensor becomes dirty
+  void reap();
+  void after_copy_out(const CopyJob& job);
+  void after_copy_in(const CopyJob& job);
+  void wait_for(Lock& lock, Ticket ticket);
+
+  // engine_use.cpp
+  void fetch(Lock& lock, std::span<const Use> uses, const char* operation);
+  bool fetch_part(Lock& lock, Range& range, std::uint32_t index, bool write, std::size_t want);
+  void pin_parts(const Use& use);
+  void unpin_parts(const Use& use) noexcept;
+  bool release_graces();
+  void settle(Lock& lock);                             // no copy under way any more
+
+  // engine_check.cpp
+  std::string out_of_memory(const Status& why, Bytes bytes, const char* operation) const;
+  void warn_oversize(const char* operation);
+  std::string validate_range(const Range& range) const;
+
+  std::unique_ptr<Driver> driver_;
+  const Bytes chunk_bytes_;
+  const unsigned shift_;                               // chunk_bytes_ == 1 << shift_
+  Address base_ = 0;
+  std::atomic<Bytes> window_bytes_{0};
+  std::atomic<Range*>* table_ = nullptr;               // one entry per chunk of the window
+  std::size_t table_entries_ = 0;
+  std::atomic<Tick> clock_{1};
+  std::atomic<bool> drained_{false};
+
+  std::mutex mutex_;                                   // guards all that follows
+  std::unique_ptr<HostStore> store_;
+  EngineConfig config_;
+  ChunkPool pool_;
+  std::unique_ptr<AddressSpace> space_;
+  CopyEngine copies_;
+  RangeCache cache_;
+  std::vector<std::unique_ptr<Range>> records_;        // every record ever made
+  std::vector<Range*> unused_;
+  std::vector<Range*> limbo_;
+  std::vector<Range*> roster_;                         // live ranges with something resident
+  std::vector<Address> left_by_;                       // per chunk: the vTensor that left it last; 0 if a tensor died
+  std::vector<Use> graces_;                            // vTensors a fault brought in, kept for a while
+  std::size_t live_ = 0;
+  std::size_t waiting_ = 0;                            // threads inside wait_for
+  std::size_t slots_peak_ = 0;
+  Status last_failure_;                                // of the newest copy that failed
+  std::uint64_t failed_copies_ = 0;
+  bool detached_ = false;
+  bool warned_ = false;
+  Counters counters_;
+};
+
+}  // namespace vt

@@ -1,0 +1,171 @@
+#include "host_lane.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace vt {
+
+namespace {
+// Copies move in pieces so that giving one up takes microseconds, not the length of a chunk.
+constexpr Bytes kPiece = Bytes{256} << 10;
+}  // namespace
+
+HostLane::HostLane(Ticket::Lane direction, double bytes_per_second)
+    : direction_(direction), bytes_per_second_(bytes_per_second) {}
+
+HostLane::~HostLane() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    for (Copy& copy : copies_) copy.give_up = true;
+  }
+  work_.notify_all();
+  if (worker_ != nullptr) {
+    worker_->join();
+    delete worker_;
+  }
+}
+
+std::uint64_t HostLane::submit(void* chunk_memory, const HostPlace& place, Bytes bytes) {
+  std::unique_lock lock(mutex_);
+  copies_.push_back({chunk_memory, place, bytes});
+  const std::uint64_t number = first_ + copies_.size() - 1;
+  if (inline_) {
+    next_ = number + 1;
+    perform(copies_.back(), lock);
+  } else {
+    if (worker_ == nullptr) worker_ = new std::thread(&HostLane::run, this);
+    work_.notify_one();
+  }
+  return number;
+}
+
+HostLane::Copy* HostLane::find(std::uint64_t number) {
+  if (number < first_ || number >= first_ + copies_.size()) return nullptr;
+  Copy& copy = copies_[number - first_];
+  return copy.retired ? nullptr : &copy;
+}
+
+CopyState HostLane::poll(std::uint64_t number, int* error) {
+  std::lock_guard lock(mutex_);
+  const Copy* copy = find(number);
+  if (copy == nullptr) return CopyState::done;
+  if (error != nullptr) *error = copy->error;
+  return copy->state;
+}
+
+void HostLane::wait(std::uint64_t number) {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [&] {
+    const Copy* copy = find(number);
+    return copy == nullptr || copy->state != CopyState::pending;
+  });
+}
+
+CopyState HostLane::cancel(std::uint64_t number) {
+  std::unique_lock lock(mutex_);
+  Copy* copy = find(number);
+  if (copy == nullptr) return CopyState::done;
+  if (copy->state == CopyState::pending) {
+    copy->give_up = true;
+    if (number >= next_) {
+      copy->state = CopyState::cancelled;  // not begun: the thread will pass it over
+    } else {
+      work_.notify_all();  // it may be sleeping out the link time
+      ended_.wait(lock, [&] { return copy->state != CopyState::pending; });
+    }
+  }
+  return copy->state;
+}
+
+void HostLane::retire(std::uint64_t number) {
+  std::lock_guard lock(mutex_);
+  if (Copy* copy = find(number)) copy->retired = true;
+  // A copy the thread has not passed yet keeps its place, so that numbers stay in step.
+  while (!copies_.empty() && copies_.front().retired && first_ < next_) {
+    copies_.pop_front();
+    ++first_;
+  }
+  ended_.notify_all();
+}
+
+std::size_t HostLane::live() {
+  std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(
+      std::count_if(copies_.begin(), copies_.end(), [](const Copy& copy) { return !copy.retired; }));
+}
+
+void HostLane::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    work_.wait(lock, [&] { return stop_ || next_ < first_ + copies_.size(); });
+    if (next_ >= first_ + copies_.size()) return;  // stopping, and nothing is left to pass over
+    Copy& copy = copies_[next_ - first_];
+    ++next_;
+    if (copy.state == CopyState::pending) perform(copy, lock);
+  }
+}
+
+void HostLane::perform(Copy& copy, std::unique_lock<std::mutex>& lock) {
+  const Clock::time_point begun = Clock::now();
+  int error = 0;
+  for (Bytes moved = 0; moved < copy.bytes && error == 0 && !copy.give_up; moved += kPiece) {
+    lock.unlock();
+    error = move_piece(copy, moved, std::min(kPiece, copy.bytes - moved));
+    lock.lock();
+  }
+  if (bytes_per_second_ > 0 && error == 0) {
+    const auto takes = std::chrono::duration<double>(static_cast<double>(copy.bytes) / bytes_per_second_);
+    link_free_ = std::max(begun, link_free_) + std::chrono::duration_cast<Clock::duration>(takes);
+    work_.wait_until(lock, link_free_, [&] { return copy.give_up; });
+  }
+  copy.error = error;
+  copy.state = error != 0 ? CopyState::failed : copy.give_up ? CopyState::cancelled : CopyState::done;
+  ended_.notify_all();
+}
+
+int HostLane::move_piece(const Copy& copy, Bytes from, Bytes bytes) const {
+  char* chunk = static_cast<char*>(copy.chunk_memory) + from;
+  const bool out = direction_ == Ticket::Lane::out;
+  if (copy.place.memory != nullptr) {
+    char* slot = static_cast<char*>(copy.place.memory) + from;
+    out ? std::memcpy(slot, chunk, bytes) : std::memcpy(chunk, slot, bytes);
+    return 0;
+  }
+  for (Bytes moved = 0; moved < bytes;) {
+    const auto offset = copy.place.offset + static_cast<off_t>(from + moved);
+    const ssize_t count = out ? pwrite(copy.place.file, chunk + moved, bytes - moved, offset)
+                              : pread(copy.place.file, chunk + moved, bytes - moved, offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return errno;
+    if (count == 0) return EIO;  // a file shorter than the slot it holds
+    moved += static_cast<Bytes>(count);
+  }
+  return 0;
+}
+
+void HostLane::before_fork() {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [&] {
+    return std::all_of(copies_.begin(), copies_.end(), [](const Copy& c) { return c.state != CopyState::pending; });
+  });
+  lock.release();  // held across the fork, so that the child finds it in a known state
+}
+
+void HostLane::after_fork(bool in_child) {
+  if (in_child) {
+    worker_ = nullptr;  // the thread does not exist here; its handle can neither be joined nor destroyed
+    inline_ = true;
+    next_ = first_ + copies_.size();
+    // The worker was waiting on these in the parent; destroying or signalling them here is not defined.
+    new (&work_) std::condition_variable;
+    new (&ended_) std::condition_variable;
+  }
+  mutex_.unlock();
+}
+
+}  // namespace vt

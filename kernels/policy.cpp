@@ -1,0 +1,17 @@
+#include "policy.h"
+
+namespace vt {
+
+Order order_from(const std::string& name) {
+  if (name == "lru") return Order::lru;
+  if (name == "size_staleness") return Order::size_staleness;
+  throw InvalidUse("unknown policy '" + name + "'; choose 'lru' or 'size_staleness'");
+}
+
+Granularity granularity_from(const std::string& name) {
+  if (name == "chunk") return Granularity::chunk;
+  if (name == "tensor") return Granularity::tensor;
+  throw InvalidUse("unknown granularity '" + name + "'; choose 'chunk' or 'tensor'");
+}
+
+}  // namespace vt

@@ -1,0 +1,39 @@
+"""vtensor: train PyTorch models that do not fit, at a budget in bytes that holds.
+
+    import vtensor
+    vtensor.enable(budget="4GiB")
+
+or, with no edit at all, ``vtensor run --budget 4GiB train.py``. ``vtensor --help`` says more.
+
+Importing this package builds nothing and touches no device; :func:`enable` does.
+"""
+
+from __future__ import annotations
+
+from .errors import BuildError, ConfigError, NotEnabledError, UnsupportedDeviceError, VtensorError
+from .primitives import Residency, VTensor, merge, residency, salloc, split
+from .session import disable, enable, enabled, is_enabled
+from .stats import memory_stats, memory_summary, reset_peak_memory_stats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BuildError",
+    "ConfigError",
+    "NotEnabledError",
+    "Residency",
+    "UnsupportedDeviceError",
+    "VTensor",
+    "VtensorError",
+    "disable",
+    "enable",
+    "enabled",
+    "is_enabled",
+    "memory_stats",
+    "memory_summary",
+    "merge",
+    "reset_peak_memory_stats",
+    "residency",
+    "salloc",
+    "split",
+]

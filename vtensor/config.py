@@ -1,0 +1,195 @@
+"""Arguments of :func:`vtensor.enable`, checked and turned into numbers of bytes.
+
+Covers: sizes and speeds as people write them, environment variables, defaults.
+Leaves: what the numbers do (``kernels/engine.h``). Imports neither torch nor the native core.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from .errors import ConfigError
+
+__all__ = ["Config", "Granularity", "Oversize", "Policy", "format_bytes", "make_config", "parse_bytes", "parse_link"]
+
+Policy = Literal["lru", "size_staleness"]
+Granularity = Literal["chunk", "tensor"]
+Oversize = Literal["borrow", "raise"]
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "k": 2**10,
+    "m": 2**20,
+    "g": 2**30,
+    "t": 2**40,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One checked configuration; all sizes in bytes."""
+
+    budget: int
+    """Bytes of chunks the device may hold; a multiple of `chunk`."""
+    chunk: int
+    """Bytes of one vTensor; a power of two."""
+    min_size: int
+    """The smallest allocation that is managed."""
+    host: int
+    """Bytes the host store may take."""
+    spill_dir: str
+    """Directory of the host store's file; empty for RAM."""
+    policy: Policy
+    granularity: Granularity
+    oversize: Oversize
+    link: float
+    """Bytes a second of each copy direction; 0 for no limit."""
+
+    @property
+    def budget_chunks(self) -> int:
+        return self.budget // self.chunk
+
+
+def parse_bytes(value: int | str, name: str) -> int:
+    """Bytes of ``4096``, ``"2MiB"``, ``"1.5 GB"``. ``k``, ``m``, ``g`` and ``t`` alone are binary, as in torch.
+
+    Raises
+    ------
+    ConfigError
+        If it is no size, or not positive.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ConfigError(f"{name} must be bytes or a text such as '4GiB', got {value!r}")
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value)
+        if match is None or match[2].lower() not in _UNITS:
+            raise ConfigError(f"{name}={value!r} is not a size; write bytes, or a text such as '4GiB' or '512MB'")
+        value = int(float(match[1]) * _UNITS[match[2].lower()])
+    if value <= 0:
+        raise ConfigError(f"{name} must be positive, got {value}")
+    return value
+
+
+def parse_link(value: float | str | None) -> float:
+    """Bytes a second of ``None`` (no limit: 0), ``6e9`` or ``"6GB/s"``."""
+    if value is None:
+        return 0.0
+    if isinstance(value, str):
+        return float(parse_bytes(re.sub(r"/s(ec)?\s*$", "", value), "link"))
+    if value <= 0:
+        raise ConfigError(f"link must be positive bytes a second, got {value}")
+    return float(value)
+
+
+def format_bytes(count: float) -> str:
+    """``"1.50 GiB"``: the unit a person reads."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1024
+    return f"{count:.2f} TiB"
+
+
+def physical_memory() -> int:
+    """Bytes of RAM this process may use: the machine's, or its control group's where that is less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(limit).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return total
+
+
+def _budget(value: int | float | str | None, total: int) -> int:
+    if value is None:
+        value = os.environ.get("VTENSOR_BUDGET")
+        if value is None:
+            raise ConfigError(
+                "no budget: pass one, as in vtensor.enable(budget='4GiB'), or set VTENSOR_BUDGET. "
+                "Bytes, a text with a unit, or a fraction of the device between 0 and 1"
+            )
+    if isinstance(value, str) and re.fullmatch(r"\s*(0?\.[0-9]+|1\.0*)\s*", value):
+        value = float(value)
+    if isinstance(value, float) and not value.is_integer() or isinstance(value, float) and value == 1.0:
+        if not 0 < value <= 1:
+            raise ConfigError(f"budget={value} is neither whole bytes nor a fraction of the device (0 to 1)")
+        return int(value * total)
+    return parse_bytes(int(value) if isinstance(value, float) else value, "budget")
+
+
+def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r} is unknown; choose one of {', '.join(map(repr, allowed))}")
+
+
+def make_config(
+    budget: int | float | str | None = None,
+    *,
+    chunk: int | str = "2MiB",
+    min_size: int | str | None = None,
+    host: int | str | None = None,
+    spill_dir: str | os.PathLike[str] | None = None,
+    policy: Policy = "lru",
+    granularity: Granularity = "chunk",
+    oversize: Oversize = "borrow",
+    link: float | str | None = None,
+) -> Config:
+    """Check the arguments of :func:`vtensor.enable` and fill in what was left open.
+
+    Raises
+    ------
+    ConfigError
+        Naming the argument, what is wrong with it, and what would do.
+    """
+    total = physical_memory()
+    chunk_bytes = parse_bytes(chunk, "chunk")
+    page = os.sysconf("SC_PAGE_SIZE")
+    if chunk_bytes & (chunk_bytes - 1) or chunk_bytes < page:
+        raise ConfigError(f"chunk={chunk!r} must be a power of two of at least {page} bytes, such as '2MiB'")
+    budget_bytes = _budget(budget, total)
+    if budget_bytes < chunk_bytes:
+        raise ConfigError(
+            f"a budget of {format_bytes(budget_bytes)} holds not one chunk of {format_bytes(chunk_bytes)}; "
+            "raise budget= or pass a smaller chunk="
+        )
+    _choice("policy", policy, get_args(Policy))
+    _choice("granularity", granularity, get_args(Granularity))
+    _choice("oversize", oversize, get_args(Oversize))
+    directory = "" if spill_dir is None else os.fspath(spill_dir)
+    if directory and not Path(directory).is_dir():
+        raise ConfigError(f"spill_dir={directory!r} is not a directory; create it first")
+    if host is not None:
+        host_bytes = parse_bytes(host, "host")
+    elif directory:
+        stat = os.statvfs(directory)
+        host_bytes = max(stat.f_bavail * stat.f_frsize, chunk_bytes)
+    else:
+        host_bytes = total * 4 // 5
+    return Config(
+        budget=budget_bytes // chunk_bytes * chunk_bytes,
+        chunk=chunk_bytes,
+        min_size=chunk_bytes // 2 if min_size is None else parse_bytes(min_size, "min_size"),
+        host=host_bytes,
+        spill_dir=directory,
+        policy=policy,
+        granularity=granularity,
+        oversize=oversize,
+        link=parse_link(link),
+    )

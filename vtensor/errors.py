@@ -1,0 +1,28 @@
+"""The exceptions vtensor raises of its own; each refines the builtin it would otherwise be.
+
+Out of memory is always :class:`torch.OutOfMemoryError`, as from torch itself.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BuildError", "ConfigError", "NotEnabledError", "UnsupportedDeviceError", "VtensorError"]
+
+
+class VtensorError(Exception):
+    """Base of all exceptions below."""
+
+
+class ConfigError(VtensorError, ValueError):
+    """An argument or an environment variable that can never work; the message says what would."""
+
+
+class NotEnabledError(VtensorError, RuntimeError):
+    """A call that needs vtensor to be enabled."""
+
+
+class UnsupportedDeviceError(VtensorError, RuntimeError):
+    """The device asked for is not there, or this version cannot manage it."""
+
+
+class BuildError(VtensorError, ImportError):
+    """The native core could not be compiled; the message holds the compiler's own words."""

@@ -1,0 +1,150 @@
+"""Builds the native core on first use and loads it.
+
+Covers: finding the sources, the compiler and torch's headers; a cache per torch version and source hash.
+Leaves: everything the core does (``kernels/``). The core is compiled here, and not shipped as a binary, because it
+includes torch's C++ headers and so fits exactly one torch build; that takes half a minute, once.
+
+Environment: ``VTENSOR_CACHE`` (where builds are kept, default ``~/.cache/vtensor``), ``CXX`` (the compiler).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+
+from .errors import BuildError
+
+__all__ = ["build", "compiler", "library_path", "load", "sources_dir"]
+
+_NAME = "_vtensor_native"
+_FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-Wall", "-Wextra", "-Werror"]
+_PYTHON_ONLY = {"module.cpp"}
+_TORCH_ONLY = {"torch_bridge.cpp"}
+
+
+def sources_dir() -> Path:
+    """Folder of the C++ sources: inside the installed package, or beside it in a checkout."""
+    here = Path(__file__).resolve().parent
+    for candidate in (here / "kernels", here.parent / "kernels"):
+        if (candidate / "driver.h").is_file():
+            return candidate
+    raise BuildError(f"the C++ sources of vtensor are missing beside {here}; reinstall the package")
+
+
+def compiler() -> str | None:
+    """Path of the C++ compiler (``$CXX``, g++, c++ or clang++), or None."""
+    for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    return None
+
+
+def _torch_include() -> list[str]:
+    import torch
+
+    root = Path(torch.__file__).parent / "include"
+    return [str(root), str(root / "torch" / "csrc" / "api" / "include")]
+
+
+def _cache_dir() -> Path:
+    chosen = os.environ.get("VTENSOR_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vtensor"
+
+
+def library_path() -> Path:
+    """Where the compiled core for this torch, this Python and these sources is kept."""
+    import torch
+
+    digest = hashlib.sha256(" ".join(_FLAGS).encode())
+    for source in sorted(sources_dir().glob("*.[ch]*")):
+        digest.update(source.name.encode() + source.read_bytes())
+    abi = int(torch.compiled_with_cxx11_abi())
+    tag = f"torch{torch.__version__}-{sys.implementation.cache_tag}-abi{abi}-{digest.hexdigest()[:16]}"
+    return _cache_dir() / tag / (_NAME + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise BuildError(
+            "vtensor could not compile its native core.\n"
+            f"  command: {' '.join(command)}\n{done.stderr.strip()[-4000:]}\n"
+            "  'vtensor doctor' checks the compiler and the headers."
+        )
+
+
+def build(target: Path, *, verbose: bool = True) -> None:
+    """Compile the core into `target`, all files of it or none.
+
+    Raises
+    ------
+    BuildError
+        If there is no compiler, or it refuses; the message holds its output.
+    """
+    import torch
+
+    cxx = compiler()
+    if cxx is None:
+        raise BuildError("vtensor needs a C++20 compiler and found none. Install one, e.g. 'apt install g++', or set CXX.")
+    if verbose:
+        print(
+            f"vtensor: compiling the native core for torch {torch.__version__} (once, about half a minute) ...",
+            file=sys.stderr,
+            flush=True,
+        )
+    flags = [*_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    system = [*_torch_include(), sysconfig.get_path("include")]
+    include = [part for path in system for part in ("-isystem", path)]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+
+        def compile_one(source: Path) -> str:
+            unit = Path(scratch) / (source.stem + ".o")
+            seam = source.name in _PYTHON_ONLY | _TORCH_ONLY
+            _run([cxx, *flags, *(include if seam else []), "-c", str(source), "-o", str(unit)])
+            return str(unit)
+
+        # The two files with big headers first, so that they are not what everything else waits for.
+        sources = sorted(sources_dir().glob("*.cpp"), key=lambda s: s.name not in _PYTHON_ONLY | _TORCH_ONLY)
+        with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
+            units = list(pool.map(compile_one, sources))
+        library = str(Path(scratch) / "linked.so")
+        torch_lib = str(Path(torch.__file__).parent / "lib")
+        _run([cxx, "-shared", *units, "-o", library, f"-L{torch_lib}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch_lib}"])
+        os.replace(library, target)
+    if verbose:
+        print(f"vtensor: compiled, kept in {target.parent}", file=sys.stderr, flush=True)
+
+
+@lru_cache(maxsize=1)
+def load() -> ModuleType:
+    """The native core as a module, compiled first if there is no build for this torch yet."""
+    import torch  # noqa: F401  (its libraries must be loaded before ours)
+
+    target = library_path()
+    if not target.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(target.parent / "lock", "w") as lock:  # two processes, one build
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.is_file():
+                build(target)
+    spec = importlib.util.spec_from_file_location(_NAME, target)
+    if spec is None or spec.loader is None:
+        raise BuildError(f"cannot load {target}; delete it to build again")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,119 @@
+"""The three primitives of the virtualization layer, and the question where a tensor is.
+
+Source: split, salloc and merge are those of the vTensor paper (JCST 40(6), 2025); here every piece has the fixed
+size of a chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from . import native
+from .config import parse_bytes
+from .errors import ConfigError
+from .session import core
+
+__all__ = ["Residency", "State", "VTensor", "merge", "residency", "salloc", "split"]
+
+State = Literal["resident", "leaving", "absent", "arriving", "borrowed"]
+
+
+@dataclass(frozen=True, slots=True)
+class VTensor:
+    """One chunk-sized piece of a tensor's storage, as it was when asked."""
+
+    index: int
+    address: int
+    """Virtual address of its first byte; it never changes while the tensor lives."""
+    nbytes: int
+    """Bytes of the tensor in it; less than a chunk in the last piece only."""
+    state: State
+    clean: bool
+    """Resident, and its host copy is still valid: it would leave for free."""
+    took_chunk_of: int | None
+    """Swapped-by edge: address of the vTensor whose leaving freed this one's chunk; None if a chunk was free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """How many vTensors of a tensor are in which state. An unmanaged tensor has none."""
+
+    chunks: int
+    resident: int
+    leaving: int
+    absent: int
+    arriving: int
+    borrowed: int
+    clean: int
+
+    @property
+    def managed(self) -> bool:
+        return self.chunks > 0
+
+
+def _address(tensor: torch.Tensor) -> int:
+    # Not Tensor.data_ptr: asking where a tensor is must not count as giving its address away.
+    storage = torch._C.TensorBase.untyped_storage(tensor)
+    return int(storage.data_ptr())
+
+
+def split(tensor: torch.Tensor) -> list[VTensor]:
+    """The vTensors of the tensor's storage, in order. No data moves: a managed tensor is born split.
+
+    Raises
+    ------
+    ConfigError
+        If the tensor is not managed (made before ``enable``, or smaller than ``min_size``).
+    """
+    pieces = native.load().pieces(_address(tensor))
+    if not pieces:
+        raise ConfigError(
+            "the tensor is not managed by vtensor: it was made before enable(), or is smaller than min_size. "
+            "A copy made now (tensor.clone()) is managed if it is large enough"
+        )
+    return [
+        VTensor(index, address, nbytes, state, clean, took_from or None)
+        for index, (address, nbytes, state, clean, took_from) in enumerate(pieces)
+    ]
+
+
+def salloc(nbytes: int | str) -> torch.Tensor:
+    """Allocate `nbytes` backed by chunks, swapping out exactly as many vTensors of others as are missing.
+
+    Returns
+    -------
+    torch.Tensor
+        One-dimensional, ``uint8``, content unspecified, managed whatever its size. ``split`` of it shows from which
+        vTensors its chunks were taken.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    torch.OutOfMemoryError
+        If the chunks cannot be had; nothing changed then.
+    """
+    module = core()
+    module.manage_all_sizes(True)
+    try:
+        return torch.empty(parse_bytes(nbytes, "nbytes"), dtype=torch.uint8)
+    finally:
+        module.manage_all_sizes(False)
+
+
+def merge(tensor: torch.Tensor) -> torch.Tensor:
+    """Bring every vTensor of the tensor back, at its old address, and return the tensor.
+
+    What does not fit the budget is mapped in place in the host store (borrowed). Nothing keeps the pieces from leaving
+    again later. An unmanaged tensor is whole anyway.
+    """
+    native.load().merge(_address(tensor))
+    return tensor
+
+
+def residency(tensor: torch.Tensor) -> Residency:
+    """Where the tensor's storage is now. Moves nothing."""
+    return Residency(**native.load().residency(_address(tensor)))

@@ -1,0 +1,269 @@
+"""Turning vtensor on and off: the one process-wide session.
+
+Covers: what ``enable`` twice, ``disable`` with live tensors, and nested contexts mean.
+Leaves: checking arguments (``config``), the work (``kernels/``), figures (``stats``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, Literal
+
+from . import native
+from .config import Config, Granularity, Oversize, Policy, format_bytes, make_config
+from .doors import close_doors, open_doors
+from .errors import ConfigError, NotEnabledError, UnsupportedDeviceError
+from .foreach import cut_foreach, restore_foreach
+
+__all__ = ["Device", "active_config", "core", "disable", "enable", "enabled", "is_enabled"]
+
+Device = Literal["auto", "cpu", "cuda"]
+
+log = logging.getLogger("vtensor")
+_lock = threading.RLock()
+_active: Config | None = None
+
+
+def is_enabled() -> bool:
+    """Whether large CPU tensors made now are managed."""
+    return _active is not None
+
+
+def active_config() -> Config:
+    """The configuration in force.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    """
+    if _active is None:
+        raise NotEnabledError("vtensor is not enabled; call vtensor.enable(budget=...) first")
+    return _active
+
+
+def core() -> ModuleType:
+    """The native core, for callers that need an enabled session."""
+    active_config()
+    return native.load()
+
+
+def enable(
+    budget: int | float | str | None = None,
+    *,
+    device: Device = "auto",
+    chunk: int | str = "2MiB",
+    min_size: int | str | None = None,
+    host: int | str | None = None,
+    spill_dir: str | os.PathLike[str] | None = None,
+    policy: Policy = "lru",
+    granularity: Granularity = "chunk",
+    oversize: Oversize = "borrow",
+    link: float | str | None = None,
+) -> None:
+    """Train in `budget` bytes: what does not fit waits in host memory, and is back before it is read.
+
+    From now on every tensor of at least `min_size` lives in memory that vtensor manages. Tensors made before stay as
+    they are. Results do not change by a single bit.
+
+    Parameters
+    ----------
+    budget
+        Bytes of device memory, a text such as ``"4GiB"``, or a fraction of the device such as ``0.5``.
+        Default: the environment variable ``VTENSOR_BUDGET``.
+    device
+        ``"cpu"``: torch's CPU tensors. This version manages no other device; ``"auto"`` is the CPU unless torch sees
+        a GPU, where it raises rather than manage the wrong memory.
+    chunk
+        Bytes of one vTensor, the unit in which tensors move; a power of two.
+    min_size
+        The smallest allocation that is managed. Default: half a chunk. Smaller ones are torch's, and are counted
+        (``unmanaged_bytes`` in :func:`vtensor.memory_stats`).
+    host
+        Bytes the host store may take. Default: four fifths of RAM, or what is free in `spill_dir`.
+    spill_dir
+        A directory: absent vTensors live in a file there instead of in RAM, so that a model larger than RAM trains.
+    policy
+        Whose chunks leave: ``"lru"``, the longest unused, or ``"size_staleness"``, the largest bytes x staleness
+        (the filter of DELTA, arXiv 2203.15980).
+    granularity
+        ``"chunk"``: exactly as many vTensors of a victim leave as are needed. ``"tensor"``: the whole victim, the
+        baseline of the vTensor paper.
+    oversize
+        What happens when one operation needs more than the budget. ``"borrow"``: it uses what does not fit in place
+        in the host store, slowly. ``"raise"``: allocations raise instead.
+    link
+        Limits the copies of each direction to so many bytes a second (``"6GB/s"``), to emulate a slow bus.
+
+    Raises
+    ------
+    ConfigError
+        For an argument that cannot work, and when vtensor is enabled already with other settings.
+    UnsupportedDeviceError
+        For a device that is not there or that this version cannot manage.
+    BuildError
+        If the native core cannot be compiled (first use only).
+    torch.OutOfMemoryError
+        If a smaller budget than before cannot be reached now.
+
+    Notes
+    -----
+    Enabled already: the same settings do nothing, another `budget` takes effect at once (arguments left at their
+    defaults keep what is in force), anything else raises. ``VTENSOR_DISABLE=1`` makes this call do nothing.
+
+    Examples
+    --------
+    >>> import vtensor
+    >>> vtensor.enable(budget="1GiB")
+    >>> vtensor.is_enabled()
+    True
+    >>> vtensor.disable()
+    """
+    global _active
+    if os.environ.get("VTENSOR_DISABLE", "").lower() in ("1", "true", "yes"):
+        log.warning("VTENSOR_DISABLE is set: vtensor.enable() does nothing")
+        return
+    _set_log_level()
+    _check_device(device)
+    given: dict[str, Any] = {
+        "chunk": chunk,
+        "min_size": min_size,
+        "host": host,
+        "spill_dir": spill_dir,
+        "policy": policy,
+        "granularity": granularity,
+        "oversize": oversize,
+        "link": link,
+    }
+    with _lock:
+        if _active is not None:
+            _change(_active, budget, given)
+            return
+        config = make_config(budget, **given)
+        _start(config)
+        _active = config
+    log.info(
+        "enabled: budget %s in chunks of %s, host store %s in %s, %s by %s",
+        format_bytes(config.budget),
+        format_bytes(config.chunk),
+        format_bytes(config.host),
+        config.spill_dir or "RAM",
+        config.policy,
+        config.granularity,
+    )
+
+
+def disable() -> None:
+    """Stop managing. Live tensors stay valid and keep their data; new ones are torch's again. Idempotent."""
+    global _active
+    with _lock:
+        if _active is None:
+            return
+        close_doors()
+        restore_foreach()
+        native.load().stop()
+        _active = None
+    log.info("disabled")
+
+
+@contextlib.contextmanager
+def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator[None]:
+    """:func:`enable` for the length of a ``with`` block.
+
+    Nested in an enabled session it changes the budget for the block and puts the old one back after it.
+    """
+    outer = _active
+    enable(budget, **options)
+    try:
+        yield
+    finally:
+        if outer is None:
+            disable()
+        elif _active is not None:
+            enable(outer.budget)
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device={device!r} is unknown; choose 'auto', 'cpu' or 'cuda'")
+    if device == "cpu":
+        return
+    if torch.cuda.is_available():
+        raise UnsupportedDeviceError(
+            "this version of vtensor manages CPU tensors only, and torch sees a GPU here; "
+            "pass device='cpu' to manage the CPU tensors of this process"
+        )
+    if device == "cuda":
+        raise UnsupportedDeviceError("device='cuda': torch sees no GPU here (torch.cuda.is_available() is False)")
+
+
+def _start(config: Config) -> None:
+    module = native.load()
+    try:
+        module.start(
+            budget_chunks=config.budget_chunks,
+            chunk=config.chunk,
+            host=config.host,
+            spill_dir=config.spill_dir,
+            policy=config.policy,
+            granularity=config.granularity,
+            raise_oversize=config.oversize == "raise",
+            link=config.link,
+            min_size=config.min_size,
+        )
+    except module.InvalidUse as error:
+        raise ConfigError(str(error)) from None
+    open_doors(module)
+    # Half the budget: the other half is for what the loop around these calls keeps in use.
+    cut_foreach(module, lambda: active_config().budget // 2)
+
+
+def _change(active: Config, budget: int | float | str | None, given: dict[str, Any]) -> None:
+    global _active
+    defaults = make_config(1 << 62)
+    asked = make_config(active.budget if budget is None else budget, **{**given, "chunk": given["chunk"]})
+    differing = [
+        field.name
+        for field in dataclasses.fields(Config)
+        if field.name not in ("budget", "min_size", "host")
+        and getattr(asked, field.name) not in (getattr(active, field.name), getattr(defaults, field.name))
+    ]
+    differing += [
+        name for name in ("min_size", "host") if given[name] is not None and getattr(asked, name) != getattr(active, name)
+    ]
+    if differing:
+        raise ConfigError(
+            f"vtensor is enabled already with other settings ({', '.join(differing)}); only the budget can change "
+            "while it runs. Call vtensor.disable() first"
+        )
+    wanted = asked.budget // active.chunk * active.chunk
+    if wanted != active.budget:
+        import torch
+
+        module = native.load()
+        try:
+            module.resize(max(wanted // active.chunk, 1))
+        except module.OutOfMemory as error:
+            raise torch.OutOfMemoryError(str(error)) from None
+        _active = dataclasses.replace(active, budget=wanted)
+        log.info("budget changed from %s to %s", format_bytes(active.budget), format_bytes(wanted))
+
+
+def _set_log_level() -> None:
+    name = os.environ.get("VTENSOR_LOG", "").upper()
+    level = logging.getLevelNamesMapping().get(name)
+    if level is None:
+        return
+    log.setLevel(level)
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("vtensor: %(message)s"))
+        log.addHandler(handler)

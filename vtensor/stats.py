@@ -1,0 +1,96 @@
+"""What vtensor did so far, in the style of ``torch.cuda.memory_stats``.
+
+Covers: the flat dictionary, the table for people, resetting peaks.
+Leaves: counting (``kernels/counters.h``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .config import format_bytes
+from .session import active_config, core
+
+__all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
+
+_AMOUNTS = ("tensor_bytes", "wanted_bytes", "absent_bytes", "borrowed_bytes")
+
+
+def memory_stats() -> dict[str, Any]:
+    """All figures as a flat dictionary.
+
+    Amounts have the four keys ``<name>.current``, ``.peak``, ``.allocated`` (all ever added) and ``.freed``:
+
+    - ``tensor_bytes``: managed tensors, as asked for
+    - ``wanted_bytes``: the same in whole chunks; its peak is what an unlimited budget would hold
+    - ``absent_bytes``: tensor bytes whose only place is the host store
+    - ``borrowed_bytes``: of these, used in place
+    - ``unmanaged_bytes``: tensors smaller than ``min_size``, in torch's own memory
+    - ``held_bytes`` (current and peak only): chunks held by tensors; never above ``budget_bytes``
+    - ``host_bytes`` (current and peak only): slots in use in the host store
+
+    The rest are totals: ``moved_out_bytes``, ``moved_in_bytes``, ``evictions`` (vTensors copied out), ``discards``
+    (vTensors that left for free), ``cancels``, ``faults`` (reads outside operations), ``oversize`` (operations larger
+    than the budget), ``failures`` (survived), ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    """
+    module = core()
+    shot = module.snapshot()
+    chunk = shot["chunk_bytes"]
+    stats: dict[str, Any] = {}
+    for name in _AMOUNTS:
+        stats.update({f"{name}.{key}": value for key, value in shot[name].items()})
+    stats.update({f"unmanaged_bytes.{key}": value for key, value in module.unmanaged().items()})
+    stats["held_bytes.current"] = (shot["held_chunks"] - shot["cached_chunks"]) * chunk
+    stats["held_bytes.peak"] = shot["peak_held_chunks"] * chunk
+    stats["cached_bytes.current"] = shot["cached_chunks"] * chunk
+    stats["host_bytes.current"] = shot["slots_used"] * chunk
+    stats["host_bytes.peak"] = shot["slots_peak"] * chunk
+    stats["budget_bytes"] = shot["budget_chunks"] * chunk
+    stats["host_capacity_bytes"] = shot["slots_capacity"] * chunk
+    stats["chunk_bytes"] = chunk
+    stats["moved_out_bytes"] = shot["moved_out"]
+    stats["moved_in_bytes"] = shot["moved_in"]
+    stats["wait_seconds"] = shot["wait_ns"] / 1e9
+    for name in ("evictions", "discards", "cancels", "faults", "oversize", "failures", "allocations", "reused", "remaps"):
+        stats[name] = shot[name]
+    return stats
+
+
+def memory_summary() -> str:
+    """The figures a person asks for first, as a table of plain text.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    """
+    s = memory_stats()
+    config = active_config()
+    rows = [
+        ("budget", format_bytes(s["budget_bytes"]), ""),
+        ("held in chunks", format_bytes(s["held_bytes.current"]), f"peak {format_bytes(s['held_bytes.peak'])}"),
+        ("wanted by tensors", format_bytes(s["wanted_bytes.current"]), f"peak {format_bytes(s['wanted_bytes.peak'])}"),
+        ("absent, in the host store", format_bytes(s["absent_bytes.current"]), f"peak {format_bytes(s['absent_bytes.peak'])}"),
+        ("small tensors beside it", format_bytes(s["unmanaged_bytes.current"]), f"peak {format_bytes(s['unmanaged_bytes.peak'])}"),
+        ("moved out", format_bytes(s["moved_out_bytes"]), f"{s['evictions']} vTensors, {s['discards']} more left for free"),
+        ("moved in", format_bytes(s["moved_in_bytes"]), f"waited {s['wait_seconds']:.2f} s for copies"),
+        ("larger than the budget", f"{s['oversize']} operations", f"peak {format_bytes(s['borrowed_bytes.peak'])} used in place"),
+    ]
+    title = f"vtensor: {config.policy} by {config.granularity}, chunks of {format_bytes(config.chunk)}"
+    return "\n".join([title, *(f"  {name:<26} {value:>14}   {note}".rstrip() for name, value, note in rows)])
+
+
+def reset_peak_memory_stats() -> None:
+    """Set every ``.peak`` to its current value.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    """
+    core().reset_peaks()
