@@ -7,7 +7,7 @@ Leaves: checking arguments (``config``), the work (``kernels/``), figures (``sta
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import inspect
 import logging
 import os
 import threading
@@ -228,33 +228,26 @@ def _start(config: Config) -> None:
 
 def _change(active: Config, budget: int | float | str | None, given: dict[str, Any]) -> None:
     global _active
-    defaults = make_config(1 << 62)
-    asked = make_config(active.budget if budget is None else budget, **{**given, "chunk": given["chunk"]})
-    differing = [
-        field.name
-        for field in dataclasses.fields(Config)
-        if field.name not in ("budget", "min_size", "host")
-        and getattr(asked, field.name) not in (getattr(active, field.name), getattr(defaults, field.name))
-    ]
-    differing += [
-        name for name in ("min_size", "host") if given[name] is not None and getattr(asked, name) != getattr(active, name)
-    ]
+    defaults = {name: p.default for name, p in inspect.signature(enable).parameters.items()}
+    kept = {name: getattr(active, name) or None for name in given}
+    merged = {name: kept[name] if value == defaults[name] else value for name, value in given.items()}
+    asked = make_config(active.budget if budget is None else budget, **merged)
+    differing = [name for name in given if getattr(asked, name) != getattr(active, name)]
     if differing:
         raise ConfigError(
             f"vtensor is enabled already with other settings ({', '.join(differing)}); only the budget can change "
             "while it runs. Call vtensor.disable() first"
         )
-    wanted = asked.budget // active.chunk * active.chunk
-    if wanted != active.budget:
+    if asked.budget != active.budget:
         import torch
 
         module = native.load()
         try:
-            module.resize(max(wanted // active.chunk, 1))
+            module.resize(asked.budget_chunks)
         except module.OutOfMemory as error:
             raise torch.OutOfMemoryError(str(error)) from None
-        _active = dataclasses.replace(active, budget=wanted)
-        log.info("budget changed from %s to %s", format_bytes(active.budget), format_bytes(wanted))
+        _active = asked
+        log.info("budget changed from %s to %s", format_bytes(active.budget), format_bytes(asked.budget))
 
 
 def _set_log_level() -> None:

@@ -1,0 +1,35 @@
+# The commands of the README, and those of a developer. Everything lives in .venv; nothing else is installed.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test long lint sanitize bench clean
+
+demo: $(STAMP)
+	$(BIN)/vtensor demo
+
+test: $(STAMP) lint sanitize
+	$(BIN)/python -m pytest
+
+long: $(STAMP)
+	$(BIN)/python -m pytest -m long --timeout 3600
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+sanitize:
+	$(MAKE) -C tests/native sanitize
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy setuptools
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[torch,demo,test]'
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build *.egg-info tests/native/build

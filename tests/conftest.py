@@ -1,0 +1,52 @@
+"""What every test relies on: a session that is off before and after, and an engine that is whole and leaks nothing."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+
+import vtensor
+from vtensor import native
+
+hypothesis.settings.register_profile(
+    "default", max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
+hypothesis.settings.register_profile(
+    "long", max_examples=2000, deadline=None, suppress_health_check=list(hypothesis.HealthCheck), print_blob=True
+)
+hypothesis.settings.load_profile(os.environ.get("VTENSOR_HYPOTHESIS", "default"))
+
+PAGE = 4096
+
+
+@pytest.fixture(scope="session")
+def core() -> Any:
+    return native.load()
+
+
+@pytest.fixture(autouse=True)
+def session_is_off() -> Iterator[None]:
+    vtensor.disable()
+    threads = torch.get_num_threads()
+    yield
+    if vtensor.is_enabled():
+        assert native.load().validate() == ""
+    vtensor.disable()
+    torch.set_num_threads(threads)
+    gc.collect()
+
+
+@pytest.fixture
+def everything() -> Callable[..., None]:
+    """Enable with chunks of one page and every tensor managed: the smallest program swaps."""
+
+    def enable(budget: int, **options: Any) -> None:
+        vtensor.enable(budget, **{"chunk": PAGE, "min_size": 1, "host": 1 << 30, **options})
+
+    return enable

@@ -1,0 +1,50 @@
+"""The long profile: the three models of the acceptance list at their real sizes, five steps, four budgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from .identity import check_identity
+from .test_programs import OPTIMIZERS, training
+
+transformers = pytest.importorskip("transformers")
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+
+
+def resnet50() -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    inputs = {"pixel_values": torch.randn(4, 3, 160, 160), "labels": torch.randint(0, 2, (4,))}
+    return transformers.ResNetForImageClassification(transformers.ResNetConfig()), inputs
+
+
+def gpt2() -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    config = transformers.GPT2Config(n_layer=12, n_embd=384, n_head=6, vocab_size=16384, bos_token_id=0, eos_token_id=0)
+    tokens = torch.randint(0, 16384, (2, 256))
+    return transformers.GPT2LMHeadModel(config), {"input_ids": tokens, "labels": tokens}
+
+
+def bert_base() -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    tokens = torch.randint(0, 30522, (4, 64))
+    return transformers.BertForMaskedLM(transformers.BertConfig()), {"input_ids": tokens, "labels": tokens}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", [resnet50, gpt2, bert_base])
+def test_real_model(model: Any, optimizer: str) -> None:
+    runs = check_identity(
+        lambda: training(model, OPTIMIZERS[optimizer], steps=5),
+        (0.75, 0.5, 0.35, 0.25),
+        chunk=2 << 20,
+        min_size=1 << 20,
+        host=12 << 30,
+    )
+    for run in runs:
+        print(
+            f"{model.__name__} {optimizer}: budget {run['budget_bytes'] >> 20} MiB, held peak "
+            f"{run['held_bytes.peak'] >> 20} MiB, moved out {run['moved_out_bytes'] >> 20} MiB, faults {run['faults']}, "
+            f"oversize operations {run['oversize']}"
+        )
+    assert runs[-1]["evictions"] > 0

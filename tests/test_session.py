@@ -1,0 +1,242 @@
+"""enable, disable, contexts, configuration, primitives, figures: what the public layer promises."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vtensor
+from vtensor import native
+from vtensor.config import make_config, parse_bytes, parse_link
+
+PAGE = 4096
+
+
+def test_importing_builds_nothing_and_imports_no_core() -> None:
+    code = "import vtensor, sys; assert not any('_vtensor_native' in m for m in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_exported_once() -> None:
+    assert len(set(vtensor.__all__)) == len(vtensor.__all__)
+    assert all(hasattr(vtensor, name) for name in vtensor.__all__)
+
+
+def test_enable_twice_and_disable_twice() -> None:
+    vtensor.enable("64MiB")
+    vtensor.enable("64MiB")
+    assert vtensor.is_enabled()
+    vtensor.disable()
+    vtensor.disable()
+    assert not vtensor.is_enabled()
+
+
+def test_enable_again_changes_the_budget_only(everything: Callable[..., None]) -> None:
+    everything(10 * PAGE)
+    tensors = [torch.full((PAGE,), float(i)) for i in range(6)]
+    vtensor.enable(40 * PAGE)
+    assert vtensor.memory_stats()["budget_bytes"] == 40 * PAGE
+    assert all((t == i).all() for i, t in enumerate(tensors))
+    vtensor.enable(8 * PAGE)
+    assert vtensor.memory_stats()["budget_bytes"] == 8 * PAGE
+    assert vtensor.memory_stats()["held_bytes.current"] <= 8 * PAGE
+    assert all((t == i).all() for i, t in enumerate(tensors))
+    with pytest.raises(vtensor.ConfigError, match="policy"):
+        vtensor.enable(8 * PAGE, policy="size_staleness")
+
+
+def test_nested_contexts(everything: Callable[..., None]) -> None:
+    with vtensor.enabled(32 * PAGE, chunk=PAGE, min_size=1):
+        x = torch.ones(PAGE * 4)
+        with vtensor.enabled(8 * PAGE):
+            assert vtensor.memory_stats()["budget_bytes"] == 8 * PAGE
+            assert (x == 1).all()
+        assert vtensor.memory_stats()["budget_bytes"] == 32 * PAGE
+    assert not vtensor.is_enabled()
+    assert (x == 1).all()
+
+
+def test_tensors_outlive_the_session(everything: Callable[..., None]) -> None:
+    everything(10 * PAGE)
+    tensors = [torch.full((PAGE,), float(i)) for i in range(8)]
+    vtensor.disable()
+    assert all((t == i).all() for i, t in enumerate(tensors))
+    tensors[0].add_(5)
+    everything(10 * PAGE)  # a new session beside the tensors of the old one
+    more = [torch.full((PAGE,), float(-i)) for i in range(8)]
+    assert (tensors[0] + more[3] == 2).all()
+    del tensors[1:]
+    vtensor.disable()
+    assert (tensors[0] == 5).all() and (more[7] == -7).all()
+
+
+def test_tensors_made_before_are_unmanaged(everything: Callable[..., None]) -> None:
+    old = torch.randn(PAGE)
+    everything(10 * PAGE)
+    assert not vtensor.residency(old).managed
+    assert vtensor.residency(old.clone()).managed
+    with pytest.raises(vtensor.ConfigError, match="not managed"):
+        vtensor.split(old)
+
+
+def test_min_size_and_unmanaged_bytes() -> None:
+    vtensor.enable("16MiB", chunk=PAGE, min_size=PAGE)
+    before = vtensor.memory_stats()["unmanaged_bytes.current"]
+    small, large = torch.ones(100), torch.ones(PAGE)
+    assert not vtensor.residency(small).managed and vtensor.residency(large).managed
+    assert vtensor.memory_stats()["unmanaged_bytes.current"] - before >= 400
+
+
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VTENSOR_BUDGET", "48MiB")
+    vtensor.enable()
+    assert vtensor.memory_stats()["budget_bytes"] == 48 << 20
+    vtensor.disable()
+    monkeypatch.setenv("VTENSOR_DISABLE", "1")
+    vtensor.enable()
+    assert not vtensor.is_enabled()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": "lots"}, "not a size"),
+        ({"budget": -1}, "positive"),
+        ({"budget": 1.5}, "fraction"),
+        ({"budget": True}, "bytes or a text"),
+        ({"budget": None}, "no budget"),
+        ({"budget": "1MiB"}, "not one chunk"),
+        ({"budget": "1GiB", "chunk": 5000}, "power of two"),
+        ({"budget": "1GiB", "policy": "random"}, "policy"),
+        ({"budget": "1GiB", "granularity": "page"}, "granularity"),
+        ({"budget": "1GiB", "oversize": "ignore"}, "oversize"),
+        ({"budget": "1GiB", "spill_dir": "/nowhere/at/all"}, "not a directory"),
+        ({"budget": "1GiB", "link": -3}, "link"),
+        ({"budget": "1GiB", "device": "tpu"}, "device"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VTENSOR_BUDGET", raising=False)
+    with pytest.raises(vtensor.ConfigError, match=message):
+        vtensor.enable(**options)
+    assert not vtensor.is_enabled()
+
+
+def test_cuda_without_a_gpu_is_a_clear_error() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("torch sees a GPU")
+    with pytest.raises(vtensor.UnsupportedDeviceError, match="no GPU"):
+        vtensor.enable("1GiB", device="cuda")
+
+
+def test_sizes() -> None:
+    assert parse_bytes("1.5GiB", "x") == 3 << 29
+    assert parse_bytes("2MB", "x") == 2_000_000
+    assert parse_bytes(" 4 k", "x") == 4096
+    assert parse_link("6GB/s") == 6e9
+    assert parse_link(None) == 0
+    total = make_config(1.0).budget
+    assert abs(make_config(0.5).budget - total / 2) <= 4 << 20
+    assert make_config("0.5").budget == make_config(0.5).budget
+
+
+def test_the_first_call_is_needed() -> None:
+    for call in (vtensor.memory_stats, vtensor.memory_summary, vtensor.reset_peak_memory_stats):
+        with pytest.raises(vtensor.NotEnabledError):
+            call()
+    with pytest.raises(vtensor.NotEnabledError):
+        vtensor.salloc(PAGE)
+
+
+def test_split_salloc_merge(everything: Callable[..., None]) -> None:
+    everything(10 * PAGE)
+    victim = torch.arange(6 * PAGE // 4, dtype=torch.float32)
+    torch.zeros(1).add_(1)
+    fresh = vtensor.salloc(7 * PAGE)
+    pieces = vtensor.split(victim)
+    assert [p.nbytes for p in pieces] == [PAGE] * 6
+    assert vtensor.residency(victim).absent >= 2
+    gone = {p.address for p in pieces if p.state == "absent"}
+    taken = {p.took_chunk_of for p in vtensor.split(fresh) if p.took_chunk_of}
+    assert taken and taken <= gone, "swapped-by edges name the vTensors that left"
+    address = victim.data_ptr()
+    assert vtensor.merge(victim) is victim
+    assert vtensor.residency(victim).resident == 6
+    assert victim.data_ptr() == address
+    assert torch.equal(victim, torch.arange(6 * PAGE // 4, dtype=torch.float32))
+
+
+def test_statistics(everything: Callable[..., None]) -> None:
+    everything(10 * PAGE)
+    tensors = [torch.full((PAGE,), float(i)) for i in range(6)]
+    stats = vtensor.memory_stats()
+    for name in ("tensor_bytes", "wanted_bytes", "absent_bytes", "borrowed_bytes", "unmanaged_bytes"):
+        current, peak, allocated, freed = (stats[f"{name}.{k}"] for k in ("current", "peak", "allocated", "freed"))
+        assert 0 <= current <= peak <= allocated and current == allocated - freed
+    assert stats["wanted_bytes.current"] >= 6 * 4 * PAGE
+    assert stats["held_bytes.peak"] <= stats["budget_bytes"] == 10 * PAGE
+    assert stats["moved_out_bytes"] >= 14 * PAGE
+    assert "budget" in vtensor.memory_summary()
+    del tensors
+    vtensor.reset_peak_memory_stats()
+    stats = vtensor.memory_stats()
+    assert stats["wanted_bytes.peak"] == stats["wanted_bytes.current"]
+
+
+def test_room_to_spare_moves_and_remaps_nothing() -> None:
+    vtensor.enable("1GiB", chunk=PAGE, min_size=1)
+    model = torch.nn.Sequential(*(torch.nn.Linear(128, 128) for _ in range(4)))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.randn(64, 128)).sum().backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    before = vtensor.memory_stats()
+    for _ in range(5):
+        step()
+    after = vtensor.memory_stats()
+    assert after["remaps"] == before["remaps"]
+    assert after["moved_out_bytes"] == after["moved_in_bytes"] == 0
+
+
+def test_nothing_leaks_over_many_sessions(everything: Callable[..., None], tmp_path: Any) -> None:
+    def files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    def maps() -> int:
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    for round_ in range(12):
+        everything(8 * PAGE, spill_dir=tmp_path)
+        tensors = [torch.full((PAGE,), float(i)) for i in range(6)]
+        assert all((t == i).all() for i, t in enumerate(tensors))
+        vtensor.disable()
+        del tensors
+        gc.collect()
+        if round_ == 1:
+            open_files, mappings = files(), maps()
+    assert files() <= open_files
+    assert maps() <= mappings + 20
+
+
+def test_live_handles_return_to_zero(everything: Callable[..., None]) -> None:
+    everything(8 * PAGE)
+    module = native.load()
+    tensors = [torch.full((PAGE,), float(i)) for i in range(6)]
+    del tensors
+    gc.collect()
+    module.evict_all()
+    shot = module.snapshot()
+    assert shot["held_chunks"] == 0 and shot["slots_used"] == 0 and shot["ranges"] == 0
+    assert shot["handles"]["mappings"] == shot["handles"]["host_mappings"] == shot["handles"]["copies"] == 0
