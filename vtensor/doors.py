@@ -7,6 +7,7 @@ Leaves: plain reads and writes by instructions; those the fault handler serves (
 
 from __future__ import annotations
 
+import faulthandler
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -37,11 +38,23 @@ def _door(original: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
     return give_away
 
 
+_enable_faulthandler = faulthandler.enable
+
+
+def _keeping_ours_on_top(enable: Callable[..., None], core: ModuleType) -> Callable[..., None]:
+    def enable_and_arm(*args: Any, **kwargs: Any) -> None:
+        enable(*args, **kwargs)
+        core.arm_fault_handler()  # else it would print a crash each time an absent vTensor is touched
+
+    return enable_and_arm
+
+
 def open_doors(core: ModuleType) -> None:
     """Replace the doors on ``torch.Tensor`` by ones that tell `core`."""
     for name in _DOORS:
         _saved[name] = vars(torch.Tensor).get(name)
         setattr(torch.Tensor, name, _door(getattr(torch.Tensor, name), core))
+    faulthandler.enable = _keeping_ours_on_top(_enable_faulthandler, core)
 
 
 def close_doors() -> None:
@@ -52,3 +65,4 @@ def close_doors() -> None:
         else:
             setattr(torch.Tensor, name, original)
     _saved.clear()
+    faulthandler.enable = _enable_faulthandler
