@@ -51,7 +51,7 @@ void* Engine::allocate(Bytes bytes, const char* operation) {
   } else {
     range = build(lock, chunks, bytes, operation);
   }
-  become_live(*range, bytes);
+  become_live(*range, bytes, operation);
   return reinterpret_cast<void*>(range->base);
 }
 
@@ -142,7 +142,7 @@ Status Engine::back_part(Lock& lock, Range& range, std::uint32_t index) {
   return kOk;
 }
 
-void Engine::become_live(Range& range, Bytes bytes) {
+void Engine::become_live(Range& range, Bytes bytes, const char* operation) {
   range.bytes = bytes;
   range.life = Life::live;
   range.exported = false;
@@ -169,7 +169,7 @@ void Engine::become_live(Range& range, Bytes bytes) {
   counters_.wanted_bytes.add(Bytes{range.chunks} << shift_);
   if (missing > 0) {
     ++counters_.oversize;
-    warn_oversize(nullptr);
+    warn_oversize(operation);
   }
 }
 

@@ -151,7 +151,7 @@ class Engine {
   Status back_part(Lock& lock, Range& range, std::uint32_t index);  // first chunk (or slot) behind a new vTensor
   void unback(Range& range);                           // takes chunks and slots from a range nobody owns
   void release_part(Range& range, std::uint32_t index);
-  void become_live(Range& range, Bytes bytes);
+  void become_live(Range& range, Bytes bytes, const char* operation);
   void finish_if_drained(Lock& lock);
   void sweep_limbo();
 
@@ -195,7 +195,7 @@ class Engine {
 
   // engine_check.cpp
   std::string out_of_memory(const Status& why, Bytes bytes, const char* operation) const;
-  void warn_oversize(const char* operation);
+  void warn_oversize(const char* operation) const;
   std::string validate_range(const Range& range) const;
 
   std::unique_ptr<Driver> driver_;
@@ -227,7 +227,6 @@ class Engine {
   Status last_failure_;                                // of the newest copy that failed
   std::uint64_t failed_copies_ = 0;
   bool detached_ = false;
-  bool warned_ = false;
   Counters counters_;
 };
 

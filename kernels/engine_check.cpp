@@ -69,15 +69,14 @@ std::string Engine::out_of_memory(const Status& why, Bytes bytes, const char* op
   return text + "\n  All existing tensors are intact.";
 }
 
-void Engine::warn_oversize(const char* operation) {
-  if (warned_) return;
-  warned_ = true;
+void Engine::warn_oversize(const char* operation) const {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
   // Straight to stderr: this may run inside an operation, where no Python code may.
   std::fprintf(stderr,
-               "vtensor: an operation%s%s needs more than the budget of %s at once; part of it is used in place in the "
-               "host store, which is slow. Said once; memory_stats()['oversize'] counts.\n",
-               operation != nullptr ? ", " : "", operation != nullptr ? operation : "",
-               format_bytes(pool_.capacity() << shift_).c_str());
+               "vtensor: %s needs more than the budget of %s at once; part of it is used in place in the host store, "
+               "which is slow. Said once; memory_stats()['oversize'] counts.\n",
+               operation != nullptr ? operation : "an operation", format_bytes(pool_.capacity() << shift_).c_str());
 }
 
 std::string Engine::validate_range(const Range& range) const {

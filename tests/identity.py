@@ -44,9 +44,11 @@ def same(left: list[Any], right: list[Any]) -> bool:
         if not isinstance(a, torch.Tensor):
             if a != b:
                 return False
-        elif a.dtype != b.dtype or a.shape != b.shape:
-            return False
-        elif not torch.equal(a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8)):
+        elif (
+            a.dtype != b.dtype
+            or a.shape != b.shape
+            or not torch.equal(a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8))
+        ):
             return False
     return True
 

@@ -171,7 +171,9 @@ def test_nested_and_quantized() -> None:
     def program() -> Any:
         nested = torch.nested.nested_tensor([torch.randn(20, 64), torch.randn(35, 64)])
         padded = torch.nested.to_padded_tensor(nn.functional.relu(nested), 0.0)
-        quantized = torch.quantize_per_channel(torch.randn(64, 64), torch.rand(64) + 0.1, torch.zeros(64), 0, torch.qint8)
+        quantized = torch.quantize_per_channel(
+            torch.randn(64, 64), torch.rand(64) + 0.1, torch.zeros(64), 0, torch.qint8
+        )
         return padded, quantized.dequantize(), quantized.int_repr()
 
     check_identity(program)

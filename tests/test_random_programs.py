@@ -145,9 +145,7 @@ OPERATIONS: dict[str, Operation] = {
     "forget": _forget,
 }
 
-instruction = st.tuples(
-    st.sampled_from(sorted(OPERATIONS)), st.integers(0, 23), st.integers(0, 23), st.integers(0, 30)
-)
+instruction = st.tuples(st.sampled_from(sorted(OPERATIONS)), st.integers(0, 23), st.integers(0, 23), st.integers(0, 30))
 program = st.lists(instruction, min_size=1, max_size=40)
 
 
@@ -174,9 +172,7 @@ def run_all(programs: list[list[tuple[str, int, int, int]]]) -> list[Any]:
 )
 def test_random_programs(programs: list[Any], budget: int, policy: Any, granularity: Any) -> None:
     expected = run_all(programs)
-    with vtensor.enabled(
-        budget * PAGE, chunk=PAGE, min_size=1, host=1 << 30, policy=policy, granularity=granularity
-    ):
+    with vtensor.enabled(budget * PAGE, chunk=PAGE, min_size=1, host=1 << 30, policy=policy, granularity=granularity):
         got = run_all(programs)
         assert native.load().validate() == ""
         stats = vtensor.memory_stats()

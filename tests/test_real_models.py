@@ -42,9 +42,7 @@ def test_real_model(model: Any, optimizer: str) -> None:
         host=12 << 30,
     )
     for run in runs:
-        print(
-            f"{model.__name__} {optimizer}: budget {run['budget_bytes'] >> 20} MiB, held peak "
-            f"{run['held_bytes.peak'] >> 20} MiB, moved out {run['moved_out_bytes'] >> 20} MiB, faults {run['faults']}, "
-            f"oversize operations {run['oversize']}"
-        )
+        figures = {name: run[f"{name}_bytes"] >> 20 for name in ("budget", "moved_out")}
+        figures |= {"held_peak": run["held_bytes.peak"] >> 20, "faults": run["faults"], "oversize": run["oversize"]}
+        print(model.__name__, optimizer, figures)
     assert runs[-1]["evictions"] > 0

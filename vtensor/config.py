@@ -127,7 +127,7 @@ def _budget(value: int | float | str | None, total: int) -> int:
             )
     if isinstance(value, str) and re.fullmatch(r"\s*(0?\.[0-9]+|1\.0*)\s*", value):
         value = float(value)
-    if isinstance(value, float) and not value.is_integer() or isinstance(value, float) and value == 1.0:
+    if (isinstance(value, float) and not value.is_integer()) or (isinstance(value, float) and value == 1.0):
         if not 0 < value <= 1:
             raise ConfigError(f"budget={value} is neither whole bytes nor a fraction of the device (0 to 1)")
         return int(value * total)

@@ -78,7 +78,7 @@ def library_path() -> Path:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BuildError(
             "vtensor could not compile its native core.\n"
@@ -99,7 +99,9 @@ def build(target: Path, *, verbose: bool = True) -> None:
 
     cxx = compiler()
     if cxx is None:
-        raise BuildError("vtensor needs a C++20 compiler and found none. Install one, e.g. 'apt install g++', or set CXX.")
+        raise BuildError(
+            "vtensor needs a C++20 compiler and found none. Install one, e.g. 'apt install g++', or set CXX."
+        )
     if verbose:
         print(
             f"vtensor: compiling the native core for torch {torch.__version__} (once, about half a minute) ...",
@@ -124,8 +126,10 @@ def build(target: Path, *, verbose: bool = True) -> None:
             units = list(pool.map(compile_one, sources))
         library = str(Path(scratch) / "linked.so")
         torch_lib = str(Path(torch.__file__).parent / "lib")
-        _run([cxx, "-shared", *units, "-o", library, f"-L{torch_lib}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch_lib}"])
-        os.replace(library, target)
+        _run(
+            [cxx, "-shared", *units, "-o", library, f"-L{torch_lib}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch_lib}"]
+        )
+        Path(library).replace(target)
     if verbose:
         print(f"vtensor: compiled, kept in {target.parent}", file=sys.stderr, flush=True)
 
@@ -138,7 +142,7 @@ def load() -> ModuleType:
     target = library_path()
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with open(target.parent / "lock", "w") as lock:  # two processes, one build
+        with (target.parent / "lock").open("w") as lock:  # two processes, one build
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not target.is_file():
                 build(target)

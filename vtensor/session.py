@@ -230,7 +230,7 @@ def _change(active: Config, budget: int | float | str | None, given: dict[str, A
     global _active
     defaults = {name: p.default for name, p in inspect.signature(enable).parameters.items()}
     kept = {name: getattr(active, name) or None for name in given}
-    merged = {name: kept[name] if value == defaults[name] else value for name, value in given.items()}
+    merged: dict[str, Any] = {name: kept[name] if value == defaults[name] else value for name, value in given.items()}
     asked = make_config(active.budget if budget is None else budget, **merged)
     differing = [name for name in given if getattr(asked, name) != getattr(active, name)]
     if differing:

@@ -56,7 +56,17 @@ def memory_stats() -> dict[str, Any]:
     stats["moved_out_bytes"] = shot["moved_out"]
     stats["moved_in_bytes"] = shot["moved_in"]
     stats["wait_seconds"] = shot["wait_ns"] / 1e9
-    for name in ("evictions", "discards", "cancels", "faults", "oversize", "failures", "allocations", "reused", "remaps"):
+    for name in (
+        "evictions",
+        "discards",
+        "cancels",
+        "faults",
+        "oversize",
+        "failures",
+        "allocations",
+        "reused",
+        "remaps",
+    ):
         stats[name] = shot[name]
     return stats
 
@@ -71,15 +81,20 @@ def memory_summary() -> str:
     """
     s = memory_stats()
     config = active_config()
+    size = {name: format_bytes(value) for name, value in s.items() if "bytes" in name}
+
+    def peak(name: str) -> str:
+        return f"peak {size[name + '.peak']}"
+
     rows = [
-        ("budget", format_bytes(s["budget_bytes"]), ""),
-        ("held in chunks", format_bytes(s["held_bytes.current"]), f"peak {format_bytes(s['held_bytes.peak'])}"),
-        ("wanted by tensors", format_bytes(s["wanted_bytes.current"]), f"peak {format_bytes(s['wanted_bytes.peak'])}"),
-        ("absent, in the host store", format_bytes(s["absent_bytes.current"]), f"peak {format_bytes(s['absent_bytes.peak'])}"),
-        ("small tensors beside it", format_bytes(s["unmanaged_bytes.current"]), f"peak {format_bytes(s['unmanaged_bytes.peak'])}"),
-        ("moved out", format_bytes(s["moved_out_bytes"]), f"{s['evictions']} vTensors, {s['discards']} more left for free"),
-        ("moved in", format_bytes(s["moved_in_bytes"]), f"waited {s['wait_seconds']:.2f} s for copies"),
-        ("larger than the budget", f"{s['oversize']} operations", f"peak {format_bytes(s['borrowed_bytes.peak'])} used in place"),
+        ("budget", size["budget_bytes"], ""),
+        ("held in chunks", size["held_bytes.current"], peak("held_bytes")),
+        ("wanted by tensors", size["wanted_bytes.current"], peak("wanted_bytes")),
+        ("absent, in the host store", size["absent_bytes.current"], peak("absent_bytes")),
+        ("small tensors beside it", size["unmanaged_bytes.current"], peak("unmanaged_bytes")),
+        ("moved out", size["moved_out_bytes"], f"{s['evictions']} vTensors; {s['discards']} more left for free"),
+        ("moved in", size["moved_in_bytes"], f"waited {s['wait_seconds']:.2f} s for copies"),
+        ("larger than the budget", f"{s['oversize']} operations", f"{peak('borrowed_bytes')} used in place"),
     ]
     title = f"vtensor: {config.policy} by {config.granularity}, chunks of {format_bytes(config.chunk)}"
     return "\n".join([title, *(f"  {name:<26} {value:>14}   {note}".rstrip() for name, value, note in rows)])

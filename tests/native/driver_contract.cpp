@@ -1,0 +1,252 @@
+// The contract of kernels/driver.h, run against every implementation of it. A new driver adds one line to kDrivers.
+
+#include <cstring>
+#include <memory>
+
+#include "check.h"
+#include "driver_host.h"
+#include "driver_inject.h"
+#include "host_store.h"
+
+using namespace vt;
+
+namespace {
+
+constexpr Bytes kChunk = 64 << 10;
+
+using MakeDriver = std::unique_ptr<Driver> (*)();
+std::unique_ptr<Driver> host() { return std::make_unique<HostDriver>(kChunk, 0); }
+std::unique_ptr<Driver> injected() { return std::make_unique<InjectDriver>(host()); }
+constexpr MakeDriver kDrivers[] = {host, injected};
+
+using MakeStore = std::unique_ptr<HostStore> (*)();
+std::unique_ptr<HostStore> ram() { return make_ram_store(kChunk, 8 * kChunk); }
+std::unique_ptr<HostStore> file() { return make_file_store(kChunk, 8 * kChunk, "/tmp"); }
+constexpr MakeStore kStores[] = {ram, file};
+
+char* memory(Address at) { return reinterpret_cast<char*>(at); }
+bool illegal(const Status& status) { return status.code == Code::illegal; }
+
+struct Fixture {
+  std::unique_ptr<Driver> driver;
+  Address base = 0;
+
+  explicit Fixture(MakeDriver make, std::size_t capacity = 4) : driver(make()) {
+    CHECK(driver->set_capacity(capacity).ok());
+    CHECK(driver->reserve(8 * kChunk, &base).ok());
+  }
+  ChunkId chunk() {
+    ChunkId made = kNone;
+    CHECK(driver->create(&made).ok());
+    return made;
+  }
+};
+
+void for_each(void (*body)(Fixture)) {
+  for (MakeDriver make : kDrivers) body(Fixture(make));
+}
+
+}  // namespace
+
+TEST(capacity_is_enforced) {
+  for_each([](Fixture f) {
+    ChunkId chunks[4], extra = kNone;
+    for (ChunkId& c : chunks) c = f.chunk();
+    CHECK(f.driver->create(&extra).code == Code::out_of_budget);
+    CHECK(illegal(f.driver->set_capacity(3)));
+    CHECK(f.driver->set_capacity(5).ok());
+    CHECK(f.driver->create(&extra).ok());
+    for (ChunkId c : chunks) CHECK(f.driver->destroy(c).ok());
+    CHECK(f.driver->destroy(extra).ok());
+    CHECK(f.driver->live().chunks == 0);
+  });
+}
+
+TEST(content_travels_with_the_chunk) {
+  for_each([](Fixture f) {
+    const ChunkId chunk = f.chunk();
+    CHECK(f.driver->map(f.base, chunk, Access::write).ok());
+    std::memset(memory(f.base), 7, kChunk);
+    CHECK(f.driver->unmap(f.base).ok());
+    const Address other = f.base + 5 * kChunk;
+    CHECK(f.driver->map(other, chunk, Access::read).ok());
+    for (Bytes i = 0; i < kChunk; i += 511) CHECK(memory(other)[i] == 7);
+    CHECK(f.driver->protect(other, Access::write).ok());
+    memory(other)[3] = 9;
+    CHECK(f.driver->unmap(other).ok());
+    CHECK(f.driver->live().mappings == 0);
+  });
+}
+
+TEST(illegal_orders_are_refused_and_change_nothing) {
+  for_each([](Fixture f) {
+    const ChunkId a = f.chunk(), b = f.chunk();
+    CHECK(illegal(f.driver->map(f.base + 1, a, Access::write)));           // not aligned
+    CHECK(illegal(f.driver->map(f.base + 8 * kChunk, a, Access::write)));  // outside
+    CHECK(illegal(f.driver->map(f.base, 99, Access::write)));              // no such chunk
+    CHECK(illegal(f.driver->map(f.base, a, Access::none)));
+    CHECK(illegal(f.driver->unmap(f.base)));
+    CHECK(illegal(f.driver->protect(f.base, Access::read)));
+    CHECK(f.driver->map(f.base, a, Access::write).ok());
+    CHECK(illegal(f.driver->map(f.base, b, Access::write)));               // over a mapping
+    CHECK(illegal(f.driver->map(f.base + kChunk, a, Access::write)));      // mapped twice
+    CHECK(illegal(f.driver->unmap(f.base + kChunk)));
+    CHECK(illegal(f.driver->destroy(a)));                                  // mapped
+    CHECK(illegal(f.driver->release(f.base)));
+    Ticket ticket;
+    auto store = ram();
+    SlotId slot = kNone;
+    CHECK(store->acquire(&slot).ok());
+    CHECK(illegal(f.driver->copy_out(a, store->place(slot), kChunk, &ticket)));      // mapped
+    CHECK(illegal(f.driver->copy_out(b, store->place(slot), 0, &ticket)));
+    CHECK(illegal(f.driver->copy_out(b, store->place(slot), kChunk + 1, &ticket)));
+    const LiveHandles live = f.driver->live();
+    CHECK(live.chunks == 2 && live.mappings == 1 && live.copies == 0);
+    CHECK(f.driver->unmap(f.base).ok());
+    CHECK(f.driver->release(f.base).ok());
+    CHECK(illegal(f.driver->release(f.base)));
+  });
+}
+
+TEST(copies_go_out_and_come_back) {
+  for (MakeStore make_store : kStores) {
+    for (MakeDriver make : kDrivers) {
+      Fixture f(make);
+      auto store = make_store();
+      SlotId slot = kNone;
+      CHECK(store->acquire(&slot).ok());
+      const ChunkId from = f.chunk(), to = f.chunk();
+      CHECK(f.driver->map(f.base, from, Access::write).ok());
+      for (Bytes i = 0; i < kChunk; ++i) memory(f.base)[i] = static_cast<char>(i * 31);
+      CHECK(f.driver->unmap(f.base).ok());
+      Ticket out, in;
+      CHECK(f.driver->copy_out(from, store->place(slot), kChunk, &out).ok());
+      f.driver->wait(out);
+      CHECK(f.driver->poll(out, nullptr) == CopyState::done);
+      f.driver->retire(out);
+      f.driver->wait(out);  // waiting for a retired copy returns
+      CHECK(f.driver->copy_in(store->place(slot), to, kChunk, &in).ok());
+      f.driver->wait(in);
+      CHECK(f.driver->poll(in, nullptr) == CopyState::done);
+      f.driver->retire(in);
+      CHECK(f.driver->map(f.base, to, Access::read).ok());
+      for (Bytes i = 0; i < kChunk; ++i) CHECK(memory(f.base)[i] == static_cast<char>(i * 31));
+      CHECK(f.driver->unmap(f.base).ok());
+      CHECK(f.driver->live().copies == 0);
+    }
+  }
+}
+
+TEST(a_busy_chunk_can_be_neither_mapped_nor_destroyed_and_a_copy_can_be_cancelled) {
+  // A link of 64 KiB a second: the copy takes a second unless somebody gives it up.
+  HostDriver driver(kChunk, static_cast<double>(kChunk));
+  Address base = 0;
+  CHECK(driver.set_capacity(2).ok() && driver.reserve(2 * kChunk, &base).ok());
+  auto store = ram();
+  SlotId slots[2];
+  for (SlotId& s : slots) CHECK(store->acquire(&s).ok());
+  ChunkId running = kNone, queued = kNone;
+  CHECK(driver.create(&running).ok() && driver.create(&queued).ok());
+  Ticket first, second;
+  CHECK(driver.copy_out(running, store->place(slots[0]), kChunk, &first).ok());
+  CHECK(driver.copy_out(queued, store->place(slots[1]), kChunk, &second).ok());
+  CHECK(illegal(driver.map(base, running, Access::write)));
+  CHECK(illegal(driver.destroy(queued)));
+  CHECK(illegal(driver.copy_out(running, store->place(slots[0]), kChunk, &first)));
+  CHECK(driver.cancel(second) == CopyState::cancelled);  // before it began
+  CHECK(driver.cancel(first) == CopyState::cancelled);   // while it ran
+  CHECK(driver.poll(first, nullptr) == CopyState::cancelled);
+  driver.retire(second);
+  driver.retire(first);
+  CHECK(driver.map(base, running, Access::write).ok());
+  CHECK(driver.unmap(base).ok());
+  CHECK(driver.live().copies == 0);
+}
+
+TEST(a_finished_copy_cannot_be_cancelled_any_more) {
+  for_each([](Fixture f) {
+    auto store = ram();
+    SlotId slot = kNone;
+    CHECK(store->acquire(&slot).ok());
+    Ticket ticket;
+    CHECK(f.driver->copy_out(f.chunk(), store->place(slot), kChunk, &ticket).ok());
+    f.driver->wait(ticket);
+    CHECK(f.driver->cancel(ticket) == CopyState::done);
+    f.driver->retire(ticket);
+  });
+}
+
+TEST(host_places_can_be_used_in_place) {
+  for (MakeStore make_store : kStores) {
+    for (MakeDriver make : kDrivers) {
+      Fixture f(make);
+      auto store = make_store();
+      SlotId slot = kNone;
+      CHECK(store->acquire(&slot).ok());
+      CHECK(f.driver->map_host(f.base, store->place(slot)).ok());
+      std::memset(memory(f.base), 5, kChunk);
+      CHECK(illegal(f.driver->map_host(f.base, store->place(slot))));
+      CHECK(illegal(f.driver->unmap(f.base)));
+      CHECK(f.driver->live().host_mappings == 1);
+      CHECK(f.driver->unmap_host(f.base).ok());
+      const ChunkId chunk = f.chunk();
+      Ticket in;
+      CHECK(f.driver->copy_in(store->place(slot), chunk, kChunk, &in).ok());
+      f.driver->wait(in);
+      f.driver->retire(in);
+      CHECK(f.driver->map(f.base, chunk, Access::read).ok());
+      CHECK(memory(f.base)[kChunk - 1] == 5);
+      CHECK(f.driver->unmap(f.base).ok());
+      store->release(slot);
+      CHECK(store->used() == 0);
+    }
+  }
+}
+
+TEST(a_file_that_cannot_be_read_is_a_failed_copy) {
+  for_each([](Fixture f) {
+    const ChunkId chunk = f.chunk();
+    Ticket ticket;
+    CHECK(f.driver->copy_in({nullptr, -1, 0}, chunk, kChunk, &ticket).ok());
+    f.driver->wait(ticket);
+    int error = 0;
+    CHECK(f.driver->poll(ticket, &error) == CopyState::failed && error != 0);
+    f.driver->retire(ticket);
+  });
+}
+
+TEST(stores_enforce_their_capacity_and_reuse_slots) {
+  for (MakeStore make : kStores) {
+    auto store = make();
+    SlotId slots[8], extra = kNone;
+    for (SlotId& s : slots) CHECK(store->acquire(&s).ok());
+    CHECK(store->acquire(&extra).code == Code::host_full);
+    store->release(slots[3]);
+    CHECK(store->acquire(&extra).ok() && extra == slots[3]);
+  }
+}
+
+TEST(bad_sizes_are_refused) {
+  for (const Bytes bad : {Bytes{0}, Bytes{1000}, Bytes{3 << 20}}) {
+    bool thrown = false;
+    try {
+      HostDriver driver(bad, 0);
+    } catch (const InvalidUse&) {
+      thrown = true;
+    }
+    CHECK(thrown);
+  }
+}
+
+TEST(injected_faults_hit_the_call_they_name) {
+  InjectDriver driver(host());
+  driver.fail("create", 2, 1);
+  CHECK(driver.set_capacity(4).ok());
+  ChunkId chunk = kNone;
+  CHECK(driver.create(&chunk).ok());
+  CHECK(driver.create(&chunk).code == Code::failed);
+  CHECK(driver.create(&chunk).ok());
+  CHECK(driver.live().chunks == 2 && driver.calls("create") == 3);
+}
+
+int main() { return run_native_tests(); }

@@ -1,0 +1,178 @@
+// The engine where threads meet: many of them allocate, use, read and free under one small budget.
+// Run under ThreadSanitizer and AddressSanitizer by `make sanitize`.
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "check.h"
+#include "driver_host.h"
+#include "driver_inject.h"
+#include "engine.h"
+
+using namespace vt;
+
+namespace {
+
+constexpr Bytes kChunk = 4096;
+
+std::unique_ptr<Engine> make_engine(std::size_t budget, bool disk, double link, InjectDriver** inject = nullptr) {
+  auto driver = std::make_unique<InjectDriver>(std::make_unique<HostDriver>(kChunk, link));
+  if (inject != nullptr) *inject = driver.get();
+  EngineConfig config;
+  config.budget_chunks = budget;
+  auto store = disk ? make_file_store(kChunk, 4096 * kChunk, "/tmp") : make_ram_store(kChunk, 4096 * kChunk);
+  return std::make_unique<Engine>(std::move(driver), std::move(store), config);
+}
+
+struct Tensor {
+  char* memory;
+  Bytes bytes;
+  char value;
+};
+
+// One use of a tensor, as the observer does it: the fast path if it can, else through the lock.
+Use use(Engine& engine, const Tensor& tensor, Bytes from, Bytes to, bool write) {
+  engine.tick();
+  Range* range = engine.find(tensor.memory);
+  CHECK(range != nullptr);
+  if (engine.try_pin(*range, write)) return engine.whole(*range, write);
+  const Use part = engine.part(*range, from, to, write);
+  engine.pin_and_fetch({&part, 1}, "test");
+  return part;
+}
+
+void work(Engine& engine, unsigned seed, int steps) {
+  std::mt19937 random(seed);
+  std::vector<Tensor> mine;
+  for (int step = 0; step < steps; ++step) {
+    const unsigned action = random() % 10;
+    if (mine.size() < 3 || (action < 2 && mine.size() < 12)) {
+      const Bytes bytes = 1 + random() % (5 * kChunk);
+      Tensor tensor{static_cast<char*>(engine.allocate(bytes)), bytes, static_cast<char>(random())};
+      const Use all = use(engine, tensor, 0, bytes, true);
+      std::memset(tensor.memory, tensor.value, bytes);
+      engine.unpin(all);
+      mine.push_back(tensor);
+    } else if (action < 4) {
+      const std::size_t which = random() % mine.size();
+      engine.free(mine[which].memory);
+      mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(which));
+    } else if (action < 6) {
+      Tensor& tensor = mine[random() % mine.size()];
+      const Use all = use(engine, tensor, 0, tensor.bytes, true);
+      for (Bytes i = 0; i < tensor.bytes; i += 97) CHECK(tensor.memory[i] == tensor.value);
+      tensor.value = static_cast<char>(random());
+      std::memset(tensor.memory, tensor.value, tensor.bytes);
+      engine.unpin(all);
+    } else {
+      const Tensor& tensor = mine[random() % mine.size()];
+      const Bytes from = random() % tensor.bytes;
+      const Bytes to = from + 1 + random() % (tensor.bytes - from);
+      const Use part = use(engine, tensor, from, to, false);
+      for (Bytes i = from; i < to; i += 61) CHECK(tensor.memory[i] == tensor.value);
+      engine.unpin(part);
+    }
+  }
+  for (const Tensor& tensor : mine) engine.free(tensor.memory);
+}
+
+void run_threads(std::size_t budget, bool disk, double link, int steps) {
+  auto engine = make_engine(budget, disk, link);
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t) threads.emplace_back([&, t] { work(*engine, t, steps); });
+  std::atomic<bool> stop{false};
+  std::thread looker([&] {
+    while (!stop) {
+      CHECK(engine->validate().empty());
+      CHECK(engine->snapshot().held_chunks <= budget);
+      usleep(500);
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  stop = true;
+  looker.join();
+  const Snapshot shot = engine->snapshot();
+  CHECK(shot.ranges == 0 && shot.slots_used == 0 && shot.counters.evictions > 0);
+  engine->detach();
+  CHECK(engine->drained());
+}
+
+}  // namespace
+
+TEST(threads_share_a_small_budget) { run_threads(24, false, 0, 3000); }
+TEST(threads_share_a_budget_below_their_working_sets) { run_threads(5, false, 0, 3000); }
+TEST(threads_share_a_file) { run_threads(24, true, 0, 1500); }
+TEST(threads_share_a_slow_link) { run_threads(24, false, 200e6, 1500); }
+
+TEST(a_copy_under_way_is_cancelled_when_its_tensor_is_used_or_freed) {
+  // 4 KiB at 400 KB/s: a copy takes 10 ms, so the eviction below is surely under way when the tensor is wanted.
+  auto engine = make_engine(4, false, 400e3);
+  char* old = static_cast<char*>(engine->allocate(2 * kChunk));
+  std::memset(old, 3, 2 * kChunk);
+  char* dying = static_cast<char*>(engine->allocate(2 * kChunk));
+  std::memset(dying, 4, 2 * kChunk);
+  std::thread other([&] { engine->free(engine->allocate(4 * kChunk)); });  // evicts both
+  usleep(3000);
+  const Tensor tensor{old, 2 * kChunk, 3};
+  const Use all = use(*engine, tensor, 0, tensor.bytes, false);
+  for (Bytes i = 0; i < tensor.bytes; ++i) CHECK(old[i] == 3);
+  engine->unpin(all);
+  engine->free(dying);
+  other.join();
+  CHECK(engine->validate().empty());
+  engine->free(old);
+  engine->detach();
+  CHECK(engine->drained());
+}
+
+TEST(every_driver_call_fails_once) {
+  // Walks the same program again and again with the k-th call of each kind failing, until no call is left to fail.
+  for (const char* name : {"create", "map", "protect", "unmap", "map_host", "unmap_host", "copy_out", "copy_in",
+                           "poll_out", "poll_in"}) {
+    for (std::uint64_t nth = 1;; ++nth) {
+      InjectDriver* inject = nullptr;
+      auto engine = make_engine(6, false, 0, &inject);
+      inject->fail(name, nth, 1);
+      std::vector<Tensor> tensors;
+      for (int i = 0; i < 6; ++i) {
+        const Bytes bytes = (1 + static_cast<Bytes>(i) % 3) * kChunk;
+        try {
+          Tensor tensor{static_cast<char*>(engine->allocate(bytes)), bytes, static_cast<char>(i)};
+          const Use all = use(*engine, tensor, 0, bytes, true);
+          std::memset(tensor.memory, tensor.value, bytes);
+          engine->unpin(all);
+          tensors.push_back(tensor);
+        } catch (const OutOfMemory&) {
+        }
+        CHECK(engine->validate().empty());
+      }
+      for (int round = 0; round < 2; ++round) {
+        for (const Tensor& tensor : tensors) {
+          const Use all = use(*engine, tensor, 0, tensor.bytes, round == 1);
+          for (Bytes i = 0; i < tensor.bytes; ++i) CHECK(tensor.memory[i] == tensor.value);
+          engine->unpin(all);
+          CHECK(engine->validate().empty());
+        }
+      }
+      if (!tensors.empty()) engine->export_address(tensors[0].memory);
+      engine->evict_all();
+      for (const Tensor& tensor : tensors) {
+        CHECK(engine->merge(tensor.memory).in_state[static_cast<std::size_t>(State::absent)] == 0);
+        CHECK(tensor.memory[tensor.bytes - 1] == tensor.value);
+      }
+      const bool reached = inject->calls(name) >= nth;
+      for (const Tensor& tensor : tensors) engine->free(tensor.memory);
+      const Snapshot shot = engine->snapshot();
+      CHECK(shot.ranges == 0 && shot.slots_used == 0 && shot.handles.copies == 0);
+      engine->detach();
+      CHECK(engine->drained());
+      if (!reached) break;
+    }
+  }
+}
+
+int main() { return run_native_tests(); }

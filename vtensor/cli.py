@@ -1,0 +1,113 @@
+"""The command ``vtensor``: run, demo, doctor.
+
+Covers: the command line, and turning errors of ours into one line and exit code 2.
+Leaves: what each command does to modules of its own, imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .errors import VtensorError
+
+__all__ = ["main"]
+
+_DESCRIPTION = """\
+Train PyTorch models that do not fit, at a budget in bytes that holds, bit-identical to plain PyTorch.
+
+  vtensor run --budget 4GiB train.py --epochs 3     an unmodified script under a budget
+  vtensor run --budget 0.5 -m package.train         half of the device's memory, a module instead of a file
+  vtensor run --budget 2GiB --spill-dir /scratch train.py
+                                                    what does not fit waits on disk instead of in RAM
+  vtensor demo                                      see it work, measured against plain PyTorch
+  vtensor doctor                                    what is here, what is missing
+
+In a script of your own the same is one line:  import vtensor; vtensor.enable(budget="4GiB")
+"""
+
+_RUN = """\
+Runs SCRIPT as 'python SCRIPT ARGS...' would: same sys.argv, same __main__, same exit code. A summary of what was held
+and moved follows on stderr. Options of vtensor stand before SCRIPT; all that follows it is the script's own.
+"""
+
+_EPILOG = """\
+Environment: VTENSOR_BUDGET (the default budget), VTENSOR_DISABLE=1 (run as if vtensor were not there), VTENSOR_LOG=info
+(say what is done), VTENSOR_CACHE (where the compiled core is kept).
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("vtensor", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    run = commands.add_parser(
+        "run", help="run an unmodified script under a budget", description=_RUN, epilog=_EPILOG, formatter_class=raw
+    )
+    run.add_argument("--budget", metavar="SIZE", help="bytes, '4GiB', or a fraction of the device such as 0.5")
+    run.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="whose tensors (default: auto)")
+    run.add_argument("--chunk", metavar="SIZE", default="2MiB", help="unit in which tensors move (default: 2MiB)")
+    run.add_argument("--min-size", metavar="SIZE", help="smallest managed tensor (default: half a chunk)")
+    run.add_argument("--host", metavar="SIZE", help="room of the host store (default: four fifths of RAM)")
+    run.add_argument("--spill-dir", metavar="DIR", help="keep absent data in a file here instead of in RAM")
+    run.add_argument("--policy", choices=["lru", "size_staleness"], default="lru", help="who leaves (default: lru)")
+    run.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="in which pieces")
+    run.add_argument("--oversize", choices=["borrow", "raise"], default="borrow", help="operations above the budget")
+    run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
+    run.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as python -m would")
+    run.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGS...", help="the script and its arguments")
+
+    demo = commands.add_parser("demo", help="train two real models at 40 %% of their peak, against plain PyTorch")
+    demo.add_argument("--fraction", type=float, default=0.4, help="budget as a fraction of the peak (default: 0.4)")
+    demo.add_argument("--steps", type=int, default=8, help="training steps per model (default: 8)")
+
+    commands.add_parser("doctor", help="check the machine, torch, the compiler and the native core")
+    return parser
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    from . import launcher, session
+
+    rest = options.script[1:] if options.script[:1] == ["--"] else options.script
+    if options.module is None and not rest:
+        parser.error("run: which script? e.g. vtensor run --budget 4GiB train.py")
+    session.enable(
+        options.budget,
+        device=options.device,
+        chunk=options.chunk,
+        min_size=options.min_size,
+        host=options.host,
+        spill_dir=options.spill_dir,
+        policy=options.policy,
+        granularity=options.granularity,
+        oversize=options.oversize,
+        link=options.link,
+    )
+    if options.module is not None:
+        return launcher.run_module(options.module, rest)
+    return launcher.run_script(rest[0], rest[1:])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "run":
+            return _run(parser, options)
+        if options.command == "demo":
+            from .demo import demo
+
+            return demo(options.fraction, options.steps)
+        from .doctor import report
+
+        return report()
+    except VtensorError as error:
+        print(f"vtensor: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,11 @@
+"""``vtensor demo``: two real models at a fraction of their peak, measured against plain PyTorch.
+
+``workloads`` builds the models and their data, ``worker`` trains one of them in a process of its own (plain or under a
+budget), ``show`` runs the workers, draws the progress and the closing table.
+"""
+
+from __future__ import annotations
+
+from .show import demo
+
+__all__ = ["demo"]

@@ -1,0 +1,134 @@
+"""Runs the workers of the demo side by side and shows what they did."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from typing import IO, Any
+
+from ..config import format_bytes
+from ..errors import ConfigError, VtensorError
+
+__all__ = ["Worker", "demo"]
+
+
+class Worker:
+    """A training process that does one step when told."""
+
+    def __init__(self, name: str, steps: int, budget: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "vtensor.demo.worker", name, str(steps), str(budget)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.listen()
+
+    def listen(self) -> dict[str, Any]:
+        out: IO[str] | None = self.process.stdout
+        assert out is not None
+        for line in out:
+            if line.startswith("{"):
+                message: dict[str, Any] = json.loads(line)
+                return message
+        assert self.process.stderr is not None
+        raise VtensorError(f"a demo process ended early:\n{self.process.stderr.read()[-3000:]}")
+
+    def step(self) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return self.listen()
+
+    def finish(self) -> dict[str, Any]:
+        result = self.listen()
+        self.process.wait()
+        return result
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def _measure_peak(name: str) -> int:
+    worker = Worker(name, 2, -1)
+    worker.step()
+    worker.step()
+    return int(worker.finish()["stats"]["wanted_bytes.peak"])
+
+
+def _compare(name: str, fraction: float, steps: int, progress: Any, task: Any) -> dict[str, Any]:
+    progress.update(task, note="measuring the peak")
+    peak = _measure_peak(name)
+    budget = int(peak * fraction)
+    plain, bounded = Worker(name, steps, 0), Worker(name, steps, budget)
+    try:
+        ratios = []
+        for step in range(steps):
+            first, second = plain.step(), bounded.step()
+            if step >= 2:  # the first steps build the optimizer's state and warm the memory
+                ratios.append(second["seconds"] / first["seconds"])
+            progress.update(task, advance=1, note=f"loss {second['loss']:.3f}, plain torch {first['loss']:.3f}")
+        expected, got = plain.finish(), bounded.finish()
+    finally:
+        plain.stop()
+        bounded.stop()
+    return {
+        "peak": peak,
+        "stats": got["stats"],
+        "ratio": statistics.median(ratios),
+        "identical": expected["digest"] == got["digest"],
+    }
+
+
+def demo(fraction: float, steps: int) -> int:
+    """Train the workloads at `fraction` of their peak beside plain torch; 0 if all results are identical."""
+    if not 0 < fraction <= 1 or steps < 3:
+        raise ConfigError("the demo needs a fraction between 0 and 1 and at least 3 steps")
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.table import Table
+
+        from .workloads import WORKLOADS
+    except ImportError as error:
+        raise ConfigError(f"the demo needs {error.name}; install it with: pip install 'vtensor[torch,demo]'") from None
+    from .. import native
+
+    native.load()  # so that a first build is seen, and not hidden in a worker
+    console = Console()
+    console.print(f"Two models at {fraction:.0%} of the memory they want, each step beside plain PyTorch.")
+    columns = ("[bold]{task.description}", "{task.fields[note]}")
+    results = {}
+    with Progress(
+        TextColumn(columns[0]), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn(columns[1]),
+        console=console,
+    ) as progress:  # fmt: skip
+        for name, workload in WORKLOADS.items():
+            task = progress.add_task(workload.title, total=steps, note="")
+            results[name] = _compare(name, fraction, steps, progress, task)
+    table = Table(title="What it took")
+    headings = ("peak wanted", "budget", "peak held", "moved out", "moved in", "step time / plain", "bit-identical")
+    table.add_column("model")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for name, result in results.items():
+        stats = result["stats"]
+        table.add_row(
+            WORKLOADS[name].title,
+            format_bytes(result["peak"]),
+            format_bytes(stats["budget_bytes"]),
+            format_bytes(stats["held_bytes.peak"]),
+            format_bytes(stats["moved_out_bytes"]),
+            format_bytes(stats["moved_in_bytes"]),
+            f"{result['ratio']:.2f}",
+            "[green]yes" if result["identical"] else "[red]NO",
+        )
+    console.print(table)
+    console.print(
+        "Moved bytes are those of all steps. Step times were measured in turns, in this run, on this machine."
+    )
+    return 0 if all(result["identical"] for result in results.values()) else 1

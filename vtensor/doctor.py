@@ -1,0 +1,88 @@
+"""``vtensor doctor``: what is here, what is missing, what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from . import native
+from .config import format_bytes, physical_memory
+from .errors import VtensorError
+
+__all__ = ["examine", "report"]
+
+Finding = tuple[str, bool, str]
+"""What was looked at, whether it is as needed, and what was found or what to do."""
+
+
+def examine() -> list[Finding]:
+    """Look at everything vtensor needs. Builds the native core if it is not built yet."""
+    return [finding for look in _LOOKS for finding in look()]
+
+
+def report() -> int:
+    """Print the findings; 0 if all is well, else 1."""
+    findings = examine()
+    for what, well, text in findings:
+        print(f"  {'ok  ' if well else 'MISS'}  {what:<16} {text}")
+    bad = sum(not well for _, well, _ in findings)
+    print("Everything vtensor needs is here." if bad == 0 else f"{bad} of {len(findings)} need attention; see above.")
+    return 1 if bad else 0
+
+
+def _python() -> Iterator[Finding]:
+    yield "python", sys.version_info >= (3, 11), f"{platform.python_version()} (3.11 or newer is needed)"
+
+
+def _kernel() -> Iterator[Finding]:
+    linux = sys.platform == "linux"
+    release = platform.release()
+    new_enough = linux and tuple(int(part) for part in release.split("-")[0].split(".")[:2]) >= (5, 7)
+    yield "kernel", new_enough, f"{platform.system()} {release} (Linux 5.7 or newer is needed for mremap in place)"
+    if not linux:
+        return
+    count = int(Path("/proc/sys/vm/max_map_count").read_text())
+    yield (
+        "mappings",
+        count >= 65530,
+        f"vm.max_map_count = {count}: room for about {format_bytes(count // 2 * (2 << 20))} in chunks of 2 MiB",
+    )
+
+
+def _memory() -> Iterator[Finding]:
+    yield "memory", True, f"{format_bytes(physical_memory())} of RAM, {os.cpu_count()} cores"
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        import torch
+    except ImportError as error:
+        yield "torch", False, f"not importable ({error}); install it first, e.g. pip install torch"
+        return
+    yield "torch", True, str(torch.__version__)
+    gpu = torch.cuda.is_available()
+    yield "gpu", True, "seen by torch; this version manages CPU tensors only" if gpu else "none seen by torch"
+
+
+def _compiler() -> Iterator[Finding]:
+    found = native.compiler()
+    if found is None:
+        yield "compiler", False, "no C++ compiler; install one (e.g. apt install g++) or set CXX"
+        return
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
+    yield "compiler", True, f"{found}: {version[0] if version else 'unknown version'}"
+
+
+def _core() -> Iterator[Finding]:
+    try:
+        native.load()
+        yield "native core", True, str(native.library_path())
+    except (VtensorError, ImportError) as error:
+        yield "native core", False, str(error)
+
+
+_LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (_python, _kernel, _memory, _torch, _compiler, _core)
