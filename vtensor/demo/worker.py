@@ -10,7 +10,8 @@ import hashlib
 import json
 import sys
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 
@@ -43,18 +44,28 @@ def digest(values: Any) -> str:
     return sha.hexdigest()
 
 
+def peak_rss() -> int:
+    """Bytes of real memory this process had at most, by the kernel's count."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/self/status has no VmHWM")
+
+
 def say(**message: Any) -> None:
     print(json.dumps(message), flush=True)
 
 
-def main(name: str, steps: int, budget: int) -> None:
-    """Train; `budget` 0 is plain torch, -1 an unlimited budget (to measure the peak)."""
-    if budget:
-        vtensor.enable(1 << 50 if budget < 0 else budget, device="cpu")
+def main(name: str, steps: int, options: dict[str, Any] | None, checkpointing: bool = False) -> None:
+    """Train `steps` steps; `options` are those of :func:`vtensor.enable`, or None for plain torch."""
+    if options is not None:
+        vtensor.enable(device="cpu", **options)
     torch.manual_seed(0)
     model, batch = WORKLOADS[name].make()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     model.train()
+    if checkpointing:
+        cast(Any, model).gradient_checkpointing_enable({"use_reentrant": False})
     losses = []
     say(ready=True)
     for step in range(steps):
@@ -67,9 +78,11 @@ def main(name: str, steps: int, budget: int) -> None:
         optimizer.step()
         losses.append(loss.item())
         say(step=step, loss=losses[-1], seconds=time.perf_counter() - begun)
-    stats = vtensor.memory_stats() if budget else {}
-    say(done=True, stats=stats, digest=digest([model.state_dict(), optimizer.state_dict()["state"], losses]))
+    stats = {} if options is None else vtensor.memory_stats()
+    rss = peak_rss()
+    result = digest([model.state_dict(), optimizer.state_dict()["state"], losses])
+    say(done=True, stats=stats, peak_rss=rss, digest=result)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), **json.loads(sys.argv[3]))

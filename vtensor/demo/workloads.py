@@ -1,7 +1,8 @@
 """Models from their real configs, on data that ships inside packages: nothing is downloaded.
 
 The convolutional network is ResNet-50 on scikit-learn's digits, enlarged; the language model is of GPT-2's type, on
-the text of Python's own documentation (the topics ``help()`` prints), byte by byte.
+the text of Python's own documentation (the topics ``help()`` prints), byte by byte. BERT-base reads the same text; the
+benchmarks use it.
 """
 
 from __future__ import annotations
@@ -42,24 +43,35 @@ def _resnet50() -> tuple[nn.Module, Callable[[int], Batch]]:
     return model, batch
 
 
-def _gpt2() -> tuple[nn.Module, Callable[[int], Batch]]:
+def _text(size: int, length: int) -> Callable[[int], Batch]:
     from pydoc_data.topics import topics
-
-    from transformers import GPT2Config, GPT2LMHeadModel
 
     text = "\n".join(topics[name] for name in sorted(topics)).encode()
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-    model = GPT2LMHeadModel(GPT2Config(n_layer=8, n_embd=512, n_head=8, vocab_size=256, bos_token_id=0, eos_token_id=0))
 
-    def batch(step: int, size: int = 4, length: int = 384) -> Batch:
+    def batch(step: int) -> Batch:
         start = step * size * length % (len(tokens) - size * length)
         picked = tokens[start : start + size * length].reshape(size, length)
         return {"input_ids": picked, "labels": picked}
 
-    return model, batch
+    return batch
+
+
+def _gpt2() -> tuple[nn.Module, Callable[[int], Batch]]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=8, n_embd=512, n_head=8, vocab_size=256, bos_token_id=0, eos_token_id=0)
+    return GPT2LMHeadModel(config), _text(size=4, length=384)
+
+
+def _bert_base() -> tuple[nn.Module, Callable[[int], Batch]]:
+    from transformers import BertConfig, BertForMaskedLM
+
+    return BertForMaskedLM(BertConfig()), _text(size=8, length=128)
 
 
 WORKLOADS = {
     "resnet50": Workload("ResNet-50, digits", _resnet50),
     "gpt2": Workload("GPT-2 type, Python docs", _gpt2),
+    "bert": Workload("BERT-base, Python docs", _bert_base),
 }

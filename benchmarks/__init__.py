@@ -1,0 +1,1 @@
+"""Benchmarks; PLAN.md says what is measured and why. Run with ``python -m benchmarks [ID ...]``."""

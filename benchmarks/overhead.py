@@ -1,0 +1,66 @@
+"""O1 and O2: what one operation and one allocation cost more under vtensor. See PLAN.md."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+import vtensor
+
+from .record import Row, write
+
+PAIRS = 20
+CALLS = 20_000
+
+
+def _microseconds(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - begun) / CALLS * 1e6
+
+
+def observer() -> Row:
+    differences, plain = [], []
+    for _ in range(PAIRS):
+        vtensor.enable("64MiB", min_size=1)
+        add = partial(torch.zeros(16).add_, torch.ones(16))
+        with torch.no_grad():
+            on = _microseconds(add)
+            vtensor.disable()  # the tensors stay where they are; only the observer is gone
+            off = _microseconds(add)
+        differences.append(on - off)
+        plain.append(off)
+    return _row("O1 observer, per operation with two tensors", differences, statistics.median(plain), 0.3)
+
+
+def allocation() -> Row:
+    differences, plain = [], []
+    elements = (2 << 20) // 4
+    for _ in range(PAIRS):
+        plain.append(_microseconds(lambda: torch.empty(elements)))
+        vtensor.enable("64MiB")
+        managed = _microseconds(lambda: torch.empty(elements))
+        nothing = _microseconds(lambda: torch.empty(0))
+        vtensor.disable()
+        differences.append(managed - nothing)
+    return _row("O2 managed allocation and free of 2 MiB, reused", differences, statistics.median(plain), 1.5)
+
+
+def _row(what: str, differences: list[float], plain: float, goal: float) -> Row:
+    return {
+        "what": what,
+        "adds, median (us)": round(statistics.median(differences), 3),
+        "goal (us)": goal,
+        "lowest": round(min(differences), 3),
+        "highest": round(max(differences), 3),
+        "plain torch, whole call (us)": round(plain, 3),
+    }
+
+
+def run() -> None:
+    write("overhead", [observer(), allocation()], "What vtensor adds to one call with room to spare (O1, O2).")
