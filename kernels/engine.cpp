@@ -168,6 +168,7 @@ void Engine::become_live(Range& range, Bytes bytes, const char* operation) {
   counters_.tensor_bytes.add(bytes);
   counters_.wanted_bytes.add(Bytes{range.chunks} << shift_);
   if (missing > 0) {
+    pressed_.store(true, std::memory_order_relaxed);
     ++counters_.oversize;
     warn_oversize(operation);
   }

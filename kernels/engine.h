@@ -89,6 +89,8 @@ class Engine {
   // When the last of them is freed, all memory, addresses and threads are given back.
   void detach();
   bool drained() const noexcept { return drained_.load(); }
+  // Whether a vTensor ever had to leave. Until then nothing can be missing, and nobody needs to observe operations.
+  bool pressed() const noexcept { return pressed_.load(std::memory_order_relaxed); }
   // Writes every vTensor that is not pinned out to the host store; gives cached memory back to the pool.
   void evict_all();
 
@@ -207,6 +209,7 @@ class Engine {
   std::size_t table_entries_ = 0;
   std::atomic<Tick> clock_{1};
   std::atomic<bool> drained_{false};
+  std::atomic<bool> pressed_{false};
 
   std::mutex mutex_;                                   // guards all that follows
   std::unique_ptr<HostStore> store_;

@@ -141,6 +141,7 @@ Status Engine::evict_some(std::size_t want) {
   if (best == nullptr) return {Code::nothing_leaves, "", 0};
   Status status{Code::nothing_leaves, "", 0};
   std::size_t started = 0;
+  pressed_.store(true, std::memory_order_relaxed);
   for (const std::uint32_t index : victims_in(*best)) {
     if (started >= want && config_.granularity == Granularity::chunk) break;
     best->missing.fetch_add(1);

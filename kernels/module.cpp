@@ -121,25 +121,38 @@ void bind_product(py::module_& m) {
   m.def(
       "start",
       [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& spill_dir, const std::string& policy,
-         const std::string& granularity, bool raise_oversize, double link, Bytes min_size) {
+         const std::string& granularity, bool raise_oversize, double link, Bytes min_size, bool observe_always) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
         adopt(make_engine(budget_chunks, chunk, host, spill_dir, policy, granularity, raise_oversize, link, false).engine);
-        attach_torch(min_size);
+        attach_torch(min_size, observe_always);
       },
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("spill_dir"), py::arg("policy"),
-      py::arg("granularity"), py::arg("raise_oversize"), py::arg("link"), py::arg("min_size"));
+      py::arg("granularity"), py::arg("raise_oversize"), py::arg("link"), py::arg("min_size"), py::arg("observe_always"));
   m.def("stop", [] {
     detach_torch();
     retire_current();
   });
-  m.def("resize", [](std::size_t chunks) { current().resize(chunks); }, Unlocked());
+  m.def(
+      "resize",
+      [](std::size_t chunks) {
+        current().resize(chunks);
+        observe_if_pressed();
+      },
+      Unlocked());
   m.def("snapshot", [] { return to_dict(current().snapshot()); });
   m.def("reset_peaks", [] {
     current().reset_peaks();
     reset_unmanaged_peak();
   });
   m.def("validate", [] { return current().validate(); }, Unlocked());
-  m.def("evict_all", [] { current().evict_all(); }, Unlocked());
+  m.def(
+      "evict_all",
+      [] {
+        current().evict_all();
+        observe_if_pressed();
+      },
+      Unlocked());
+  m.def("observing", [] { return observing(); });
   m.def("unmanaged", [] {
     const Unmanaged u = unmanaged();
     py::dict d;

@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "fault_handler.h"
@@ -209,6 +210,8 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
 // --- the allocator -----------------------------------------------------------------------------------------
 
 c10::Allocator* g_base = nullptr;  // torch's own
+std::mutex g_observer_mutex;
+std::atomic<at::CallbackHandle> g_observer{at::INVALID_CALLBACK_HANDLE};
 std::atomic<Bytes> g_min_bytes{0};
 std::atomic<std::int64_t> g_small_now{0}, g_small_peak{0}, g_small_allocated{0};
 
@@ -270,6 +273,7 @@ class Shim final : public c10::Allocator {
     } catch (const OutOfMemory& error) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
     }
+    if (engine.pressed() && !observing()) observe_if_pressed();
     if (address != nullptr && thread.solid > 0 && thread.engine == &engine) {
       Range* range = engine.find(address);
       engine.pin_newborn(*range);
@@ -287,25 +291,36 @@ class Shim final : public c10::Allocator {
 };
 
 Shim g_shim;
-at::CallbackHandle g_observer = at::INVALID_CALLBACK_HANDLE;
 
-}  // namespace
-
-void attach_torch(Bytes min_bytes) {
-  g_min_bytes = min_bytes;
-  if (g_observer != at::INVALID_CALLBACK_HANDLE) return;
-  arm_fault_handler();
-  if (g_base == nullptr) g_base = c10::GetCPUAllocator();
-  c10::SetCPUAllocator(&g_shim);
+void observe() {
+  if (observing()) return;
+  std::lock_guard lock(g_observer_mutex);
+  if (observing()) return;
   g_observer = at::addGlobalCallback(
       at::RecordFunctionCallback(on_begin, on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
+}  // namespace
+
+void attach_torch(Bytes min_bytes, bool observe_always) {
+  g_min_bytes = min_bytes;
+  arm_fault_handler();
+  if (g_base == nullptr) g_base = c10::GetCPUAllocator();
+  c10::SetCPUAllocator(&g_shim);
+  if (observe_always) observe();
+}
+
+void observe_if_pressed() {
+  const Engine* engine = current_engine();
+  if (engine != nullptr && engine->pressed()) observe();
+}
+
+bool observing() noexcept { return g_observer.load() != at::INVALID_CALLBACK_HANDLE; }
+
 void detach_torch() {
-  if (g_observer == at::INVALID_CALLBACK_HANDLE) return;
-  at::removeCallback(g_observer);
-  g_observer = at::INVALID_CALLBACK_HANDLE;
+  std::lock_guard lock(g_observer_mutex);
   c10::SetCPUAllocator(g_base);
+  if (observing()) at::removeCallback(g_observer.exchange(at::INVALID_CALLBACK_HANDLE));
 }
 
 void manage_all_sizes(bool all) noexcept { this_thread().all_sizes = all; }

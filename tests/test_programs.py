@@ -75,7 +75,8 @@ def training(
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
-def test_training(model: str, optimizer: str) -> None:
+def test_training(model: str, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VTENSOR_OBSERVE", "always")
     runs = check_identity(lambda: training(MODELS[model], OPTIMIZERS[optimizer]), (0.6, 0.3))
     assert runs[-1]["evictions"] > 0
     assert runs[-1]["faults"] == 0, "an operation read what the observer had not brought"

@@ -85,7 +85,12 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str]) -> int
     sys.modules["__main__"] = main  # for good: pickling and spawned workers look the script's names up there
     process = os.getpid()
     try:
-        exec(code(), main.__dict__)
+        try:
+            compiled = code()
+        except SyntaxError as error:
+            traceback.print_exception(type(error), error, None)
+            return 1
+        exec(compiled, main.__dict__)
         return 0
     except SystemExit as stop:
         return _exit_code(stop)

@@ -218,6 +218,8 @@ def _start(config: Config) -> None:
             raise_oversize=config.oversize == "raise",
             link=config.link,
             min_size=config.min_size,
+            # The operation that first exceeds the budget is not seen otherwise, and could not be refused.
+            observe_always=config.oversize == "raise" or os.environ.get("VTENSOR_OBSERVE") == "always",
         )
     except module.InvalidUse as error:
         raise ConfigError(str(error)) from None

@@ -1,0 +1,115 @@
+"""The command line: scripts run as python would run them, and help that teaches."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import sys, pickle, torch
+class Mine:
+    pass
+assert __name__ == "__main__" and sys.modules["__main__"].Mine is Mine
+pickle.loads(pickle.dumps(Mine()))
+print(sys.argv, __file__, sys.path[0])
+tensors = [torch.full((1 << 20,), float(i)) for i in range(10)]
+assert all((t == i).all() for i, t in enumerate(tensors))
+"""
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vtensor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=cwd, check=False)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_an_unmodified_script(script: Path) -> None:
+    done = run("run", "--budget", "16MiB", str(script), "--epochs", "3", "--budget", "x")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"{[str(script), '--epochs', '3', '--budget', 'x']} {script} {script.parent}"
+    assert "moved out" in done.stderr and "16.00 MiB" in done.stderr
+
+
+def test_a_module(script: Path) -> None:
+    done = run("run", "--budget", "16MiB", "-m", "train", "a", cwd=script.parent)
+    assert done.returncode == 0, done.stderr
+    assert f"['{script}', 'a']" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "text"),
+    [
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import sys; sys.exit('a last word')", 1, "a last word"),
+        ("raise SystemExit", 0, ""),
+        ("def f(): raise ValueError('told')\nf()", 1, 'train.py", line 1, in f'),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("if True print()", 1, "SyntaxError"),
+        ("import vtensor; vtensor.disable()", 0, "turned vtensor off"),
+    ],
+)
+def test_exit_codes(script: Path, body: str, code: int, text: str) -> None:
+    script.write_text(body)
+    done = run("run", "--budget", "64MiB", str(script))
+    assert done.returncode == code, done.stderr
+    assert text in done.stderr
+    assert "launcher.py" not in done.stderr
+
+
+def test_workers_of_a_script_find_its_names(script: Path) -> None:
+    script.write_text(
+        "import torch\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Squares(Dataset):\n"
+        "    data = torch.arange(1 << 20)\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, i): return self.data[i] ** 2\n"
+        "if __name__ == '__main__':\n"
+        "    for context in ('fork', 'spawn'):\n"
+        "        loader = DataLoader(Squares(), 4, num_workers=2, multiprocessing_context=context)\n"
+        "        print([batch.tolist() for batch in loader])\n"
+    )
+    done = run("run", "--budget", "8MiB", str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("[[0, 1, 4, 9], [16, 25, 36, 49]]") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["run", "--budget", "1GiB"], "which script"),
+        (["run", "train.py"], "no budget"),
+        (["run", "--budget", "many", "train.py"], "not a size"),
+        (["run", "--budget", "1GiB", "/nowhere/train.py"], "cannot read the script"),
+        (["run", "--budget", "1GiB", "-m", "no.such.module"], "no module named"),
+        (["run", "--budget", "1GiB", "--device", "cuda", "train.py"], "no GPU"),
+        (["demo", "--fraction", "7"], "fraction"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(arguments: list[str], text: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert text in done.stderr and "Traceback" not in done.stderr
+
+
+def test_help_teaches() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for text in ("vtensor run --budget 4GiB train.py", "vtensor demo", "vtensor doctor", "VTENSOR_BUDGET"):
+        assert text in done.stdout
+    assert "--spill-dir" in run("run", "--help").stdout
+
+
+def test_doctor() -> None:
+    done = run("doctor")
+    assert done.returncode == 0, done.stdout
+    assert "native core" in done.stdout and "Everything vtensor needs is here" in done.stdout

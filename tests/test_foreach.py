@@ -1,0 +1,75 @@
+"""Multi-tensor operations cut into lists that fit: the same bits, and no borrowing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given
+
+import vtensor
+from vtensor.foreach import cut
+
+from .identity import check_identity
+
+PAGE = 4096
+
+
+@given(sizes=st.lists(st.integers(0, 50), max_size=30), limit=st.integers(1, 60))
+def test_cut(sizes: list[int], limit: int) -> None:
+    slices = cut(sizes, limit)
+    joined = [size for part in slices for size in sizes[part]]
+    assert joined == sizes
+    for part in slices:
+        assert sum(sizes[part]) <= limit or part.stop - part.start == 1
+
+
+@pytest.mark.parametrize("maker", [torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize("how", ["foreach", "fused"])
+def test_lists_larger_than_the_budget(maker: Any, how: str) -> None:
+    def program() -> Any:
+        parameters = [torch.nn.Parameter(torch.randn(1024 * (1 + i % 3))) for i in range(24)]
+        extra = {"momentum": 0.9} if maker is torch.optim.SGD else {}
+        optimizer = maker(parameters, lr=0.01, **{how: True}, **extra)
+        norms = []
+        for _ in range(3):
+            for p in parameters:
+                p.grad = p.detach().cos()
+            norms.append(torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True))
+            optimizer.step()
+        return parameters, norms, optimizer.state_dict()["state"]
+
+    (run,) = check_identity(program, (0.25,))
+    assert run["oversize"] == 0, "cut lists need no borrowing"
+
+
+def test_every_kind_of_result_is_put_together_again() -> None:
+    def program() -> Any:
+        xs = [torch.randn(PAGE) for _ in range(8)]
+        ys = [torch.rand(PAGE) + 1 for _ in range(8)]
+        return (
+            torch._foreach_add(xs, ys, alpha=2),
+            torch._foreach_mul(xs, list(range(8))),
+            torch._foreach_norm(xs, 1),
+            torch._foreach_addcdiv(xs, ys, ys, value=0.5),
+            torch._foreach_addcmul(xs, ys, ys, [0.1 * i for i in range(8)]),
+            torch._foreach_lerp(xs, ys, 0.3),
+            torch._foreach_maximum(xs, 0.0),
+            torch._foreach_max(xs),
+            torch._foreach_copy_(xs, ys),
+            torch._foreach_zero_(ys),
+            xs,
+            ys,
+        )
+
+    check_identity(program, (0.3,))
+
+
+def test_names_are_put_back() -> None:
+    before = torch._foreach_add_, torch._fused_adamw_, torch.Tensor.numpy, torch.Tensor.data_ptr
+    vtensor.enable("64MiB")
+    assert torch._foreach_add_ is not before[0]
+    vtensor.disable()
+    assert (torch._foreach_add_, torch._fused_adamw_, torch.Tensor.numpy, torch.Tensor.data_ptr) == before

@@ -1,0 +1,93 @@
+"""Reads the source tree: an include or import may only point to a lower line of these lists. No compiler needed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Lowest first; names on one line may not use each other unless one is the other's header.
+KERNELS = [
+    {"types"},
+    {"driver"},
+    {"host_lane", "driver_inject", "host_store", "policy", "counters", "chunk_pool", "address_space"},
+    {"driver_host", "file_store", "residency"},
+    {"range"},
+    {"range_cache", "copy_engine"},
+    {"engine", "engine_move", "engine_use", "engine_check"},
+    {"registry"},
+    {"fault_handler"},
+    {"torch_bridge"},
+    {"module"},
+]
+VTENSOR = [
+    {"errors"},
+    {"config", "native"},
+    {"doors", "foreach"},
+    {"session"},
+    {"primitives", "stats"},
+    {"__init__"},
+    {"launcher", "doctor", "demo"},
+    {"cli"},
+    {"__main__"},
+]
+IMPLEMENTATIONS = {
+    "engine_move": "engine",
+    "engine_use": "engine",
+    "engine_check": "engine",
+    "file_store": "host_store",
+}
+
+
+def level(layers: list[set[str]], name: str) -> int:
+    for index, names in enumerate(layers):
+        if name in names:
+            return index
+    raise AssertionError(f"{name} stands in no layer: add it to tests/test_layers.py and DESIGN.md")
+
+
+@pytest.mark.parametrize("source", sorted((ROOT / "kernels").glob("*.[ch]*")), ids=lambda p: p.name)
+def test_kernels_include_downward(source: Path) -> None:
+    own = source.stem
+    for included in re.findall(r'#include "(\w+)\.h"', source.read_text()):
+        if included not in (own, IMPLEMENTATIONS.get(own)):
+            assert level(KERNELS, included) < level(KERNELS, own), f"{source.name} includes {included}.h"
+
+
+@pytest.mark.parametrize("source", sorted((ROOT / "kernels").glob("*.[ch]*")), ids=lambda p: p.name)
+def test_seams_stay_where_they_are(source: Path) -> None:
+    text = source.read_text()
+    assert ("#include <ATen" in text or "#include <c10" in text) == (source.name == "torch_bridge.cpp")
+    assert ("#include <pybind11" in text) == (source.name == "module.cpp")
+    assert "Python.h" not in text
+
+
+def imports_of(source: Path) -> set[str]:
+    names = set()
+    inside = source.parent.name == "demo"
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 1 + inside:
+            names |= {node.module.split(".")[0]} if node.module else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {"__init__" for alias in node.names if alias.name == "vtensor"}
+    return names
+
+
+@pytest.mark.parametrize(
+    "source", sorted((ROOT / "vtensor").glob("**/*.py")), ids=lambda p: f"{p.parent.name}/{p.name}"
+)
+def test_vtensor_imports_downward(source: Path) -> None:
+    own = "demo" if source.parent.name == "demo" else source.stem
+    for imported in imports_of(source) - {own}:
+        assert level(VTENSOR, imported) < level(VTENSOR, own), f"{source.name} imports {imported}"
+
+
+def test_files_are_one_concept() -> None:
+    for source in [*ROOT.glob("kernels/*"), *ROOT.glob("vtensor/**/*.py")]:
+        if source.suffix in (".h", ".cpp", ".py"):
+            lines = source.read_text().count("\n")
+            assert lines <= 400, f"{source.name} has {lines} lines"
