@@ -36,6 +36,14 @@ bool move_pages(Address from, Address to, Bytes bytes) {
          MAP_FAILED;
 }
 
+// Undoes a mprotect that had to succeed before. If the kernel refuses (it is out of mappings), data that somebody
+// needs would stay out of reach: there is nothing right to go on with.
+void open_for_writing(Address at, Bytes bytes) {
+  if (mprotect(pointer(at), bytes, PROT_READ | PROT_WRITE) != 0) {
+    fatal(std::string("mprotect: ") + std::strerror(errno) + "; vm.max_map_count may be too low for this chunk size");
+  }
+}
+
 // Makes `at` a plain reservation again; it then merges with its neighbours into one kernel mapping.
 bool reserve_again(Address at, Bytes bytes) {
   return mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
@@ -153,8 +161,13 @@ Status HostDriver::map(Address at, ChunkId chunk, Access access) {
   if (found == nullptr || found->mapped_at != 0 || !idle(*found) || access == Access::none || !free_address(at)) {
     return illegal("map");
   }
-  if (!move_pages(found->home, at, chunk_bytes_)) return failed("map");
-  if (access == Access::read) mprotect(pointer(at), chunk_bytes_, PROT_READ);
+  // Before the move, so that no moment and no failure leaves a read-only mapping writable.
+  if (access == Access::read && mprotect(pointer(found->home), chunk_bytes_, PROT_READ) != 0) return failed("map");
+  if (!move_pages(found->home, at, chunk_bytes_)) {
+    const Status status = failed("map");
+    open_for_writing(found->home, chunk_bytes_);
+    return status;
+  }
   found->mapped_at = at;
   mapped_.emplace(at, chunk);
   return kOk;
@@ -175,11 +188,11 @@ Status HostDriver::unmap(Address at) {
   if (mprotect(pointer(at), chunk_bytes_, PROT_NONE) != 0) return failed("unmap");
   if (!move_pages(at, chunk.home, chunk_bytes_)) {
     const Status status = failed("unmap");
-    mprotect(pointer(at), chunk_bytes_, PROT_READ | PROT_WRITE);
+    open_for_writing(at, chunk_bytes_);
     return status;
   }
-  mprotect(pointer(chunk.home), chunk_bytes_, PROT_READ | PROT_WRITE);
-  reserve_again(at, chunk_bytes_);
+  open_for_writing(chunk.home, chunk_bytes_);
+  reserve_again(at, chunk_bytes_);  // where it fails the address stays closed all the same
   chunk.mapped_at = 0;
   mapped_.erase(entry);
   return kOk;
@@ -206,10 +219,10 @@ Status HostDriver::unmap_host(Address at) {
     if (mprotect(pointer(at), chunk_bytes_, PROT_NONE) != 0) return failed("unmap_host");
     if (!move_pages(at, reinterpret_cast<Address>(memory), chunk_bytes_)) {
       const Status status = failed("unmap_host");
-      mprotect(pointer(at), chunk_bytes_, PROT_READ | PROT_WRITE);
+      open_for_writing(at, chunk_bytes_);
       return status;
     }
-    mprotect(memory, chunk_bytes_, PROT_READ | PROT_WRITE);
+    open_for_writing(reinterpret_cast<Address>(memory), chunk_bytes_);
   }
   if (!reserve_again(at, chunk_bytes_)) return failed("unmap_host");
   host_mapped_.erase(entry);

@@ -83,7 +83,7 @@ def _new_main(path: str) -> ModuleType:
 def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str]) -> int:
     sys.argv[:] = argv
     sys.modules["__main__"] = main  # for good: pickling and spawned workers look the script's names up there
-    process = os.getpid()
+    process, managed = os.getpid(), is_enabled()  # VTENSOR_DISABLE may have kept it off
     try:
         try:
             compiled = code()
@@ -100,7 +100,7 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str]) -> int
         traceback.print_exception(type(error), error, shown)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     finally:
-        if os.getpid() == process:
+        if managed and os.getpid() == process:
             _say_goodbye()
 
 

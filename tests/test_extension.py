@@ -1,0 +1,98 @@
+"""A legacy C++ extension that reads and writes raw pointers inside a Python autograd.Function: no dispatcher operation
+tells anybody what it is about to touch."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from vtensor import native
+
+from .identity import check_identity
+
+SOURCE = r"""
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/utils/pybind.h>
+
+// y = x^3, and its gradient, through raw pointers; and a write in place that autograd never hears of.
+at::Tensor cube(const at::Tensor& x) {
+  at::Tensor y = at::empty_like(x);
+  const float* from = x.const_data_ptr<float>();
+  float* to = y.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < x.numel(); ++i) to[i] = from[i] * from[i] * from[i];
+  return y;
+}
+at::Tensor cube_backward(const at::Tensor& x, const at::Tensor& gradient) {
+  at::Tensor result = at::empty_like(x);
+  const float* from = x.const_data_ptr<float>();
+  const float* g = gradient.const_data_ptr<float>();
+  float* to = result.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < x.numel(); ++i) to[i] = 3.0f * from[i] * from[i] * g[i];
+  return result;
+}
+void count_up(const at::Tensor& x) {
+  float* values = const_cast<float*>(x.const_data_ptr<float>());
+  for (int64_t i = 0; i < x.numel(); ++i) values[i] += 1.0f;
+}
+PYBIND11_MODULE(raw_pointers, m) {
+  m.def("cube", cube);
+  m.def("cube_backward", cube_backward);
+  m.def("count_up", count_up);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def extension(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    folder = tmp_path_factory.mktemp("extension")
+    (folder / "raw.cpp").write_text(SOURCE)
+    library = folder / "raw_pointers.so"
+    root = Path(torch.__file__).parent
+    include = [root / "include", root / "include/torch/csrc/api/include", sysconfig.get_path("include")]
+    compiler = native.compiler()
+    assert compiler is not None
+    subprocess.run(
+        [compiler, "-std=c++20", "-O1", "-fPIC", "-shared", "-w", *(f"-I{path}" for path in include)]
+        + [str(folder / "raw.cpp"), "-o", str(library), f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"],
+        check=True,
+    )
+    spec = importlib.util.spec_from_file_location("raw_pointers", library)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_raw_pointers_inside_autograd(extension: ModuleType) -> None:
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return extension.cube(x)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return extension.cube_backward(ctx.saved_tensors[0], gradient.contiguous())
+
+    def program() -> Any:
+        x = torch.randn(64, 64, requires_grad=True)
+        w = torch.randn(64, 64, requires_grad=True)
+        counter = torch.zeros(8 * 1024)
+        hidden = x
+        for _ in range(6):
+            hidden = Cube.apply(torch.tanh(hidden @ w))
+            extension.count_up(counter)
+        hidden.sum().backward()
+        extension.count_up(counter)
+        return x.grad, w.grad, counter
+
+    runs = check_identity(program, (0.5, 0.2, 0.1))
+    assert runs[-1]["faults"] > 0
