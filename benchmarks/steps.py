@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def compare(
-    name: str, options: dict[str, Any] | None, steps: int = 12, checkpointing: bool = False
+    name: str, options: dict[str, Any] | None, steps: int = 8, checkpointing: bool = False
 ) -> tuple[float, dict[str, Any], dict[str, Any]]:
     """Median ratio of step times to plain torch, and the final words of (plain, other)."""
     plain, other = Worker(name, steps), Worker(name, steps, options, checkpointing)
@@ -33,7 +33,7 @@ def compare(
         other.stop()
 
 
-def _row(model: str, what: str, peak: int, options: dict[str, Any], steps: int = 12) -> Row:
+def _row(model: str, what: str, peak: int, options: dict[str, Any], steps: int = 8) -> Row:
     ratio, plain, other = compare(model, options, steps)
     stats = other["stats"]
     return {
@@ -51,7 +51,7 @@ def _row(model: str, what: str, peak: int, options: dict[str, Any], steps: int =
 
 
 def slack() -> None:
-    rows = [_row(name, "slack", measure_peak(name), {"budget": 0.6}, steps=22) for name in WORKLOADS]
+    rows = [_row(name, "slack", measure_peak(name), {"budget": 0.6}, steps=14) for name in WORKLOADS]
     write("slack", rows, "A budget above the peak (S1): goal, step ratio at most 1.02.")
 
 

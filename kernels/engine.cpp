@@ -167,6 +167,10 @@ void Engine::become_live(Range& range, Bytes bytes, const char* operation) {
   }
   counters_.tensor_bytes.add(bytes);
   counters_.wanted_bytes.add(Bytes{range.chunks} << shift_);
+  // Three quarters: early enough that the first eviction finds its operations observed and their uses dated.
+  if (counters_.wanted_bytes.current > (pool_.capacity() << shift_) / 4 * 3) {
+    pressed_.store(true, std::memory_order_relaxed);
+  }
   if (missing > 0) {
     pressed_.store(true, std::memory_order_relaxed);
     ++counters_.oversize;

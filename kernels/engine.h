@@ -89,7 +89,8 @@ class Engine {
   // When the last of them is freed, all memory, addresses and threads are given back.
   void detach();
   bool drained() const noexcept { return drained_.load(); }
-  // Whether a vTensor ever had to leave. Until then nothing can be missing, and nobody needs to observe operations.
+  // Whether live tensors ever came near the budget (or something had to leave for another reason). Until then
+  // nothing can be missing, and nobody needs to observe operations.
   bool pressed() const noexcept { return pressed_.load(std::memory_order_relaxed); }
   // Writes every vTensor that is not pinned out to the host store; gives cached memory back to the pool.
   void evict_all();

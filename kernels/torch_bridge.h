@@ -10,11 +10,11 @@
 namespace vt {
 
 // Routes torch's CPU allocations of at least `min_bytes` to the current engine. Operations are observed from the
-// moment the engine first had to evict: with room to spare nothing can be missing, and nothing is paid (I8).
-// The operation that runs at that moment was not seen; what it misses, the fault handler brings. With
+// moment live tensors first came near the budget: with room to spare nothing can be missing, and nothing is paid
+// (I8). The operation that runs at that moment was not seen; what it misses, the fault handler brings. With
 // `observe_always` from the start: for a device without such a handler, and for tests that allow no fault.
 void attach_torch(Bytes min_bytes, bool observe_always);
-// Starts observing now if the engine has evicted anything. For calls that evict outside an allocation.
+// Starts observing now if the engine asks for it (Engine::pressed). For calls that evict outside an allocation.
 void observe_if_pressed();
 bool observing() noexcept;
 // Torch is as it was. Tensors that live stay valid.

@@ -32,7 +32,7 @@ def bert_base() -> tuple[nn.Module, dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("model", [bert_base, gpt2, resnet50])
+@pytest.mark.parametrize("model", [resnet50, gpt2, bert_base])
 def test_real_model(model: Any, optimizer: str) -> None:
     runs = check_identity(
         lambda: training(model, OPTIMIZERS[optimizer], steps=5),
