@@ -9,8 +9,9 @@ from . import overhead, steps
 CASES = {
     "O": ("O1 and O2: cost of one operation and one allocation", overhead.run),
     "S1": ("a budget above the peak", steps.slack),
-    "S2": ("reactive policies below the peak", steps.reactive),
+    "S2": ("the reactive policy below the peak", steps.reactive),
     "S3": ("torch.utils.checkpoint beside vtensor", steps.peers),
+    "S4": ("other reactive policies at half of the peak", steps.policies),
     "M1": ("real memory with a spill file", steps.spill),
 }
 
