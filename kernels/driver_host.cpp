@@ -36,10 +36,10 @@ bool move_pages(Address from, Address to, Bytes bytes) {
          MAP_FAILED;
 }
 
-// Undoes a mprotect that had to succeed before. If the kernel refuses (it is out of mappings), data that somebody
-// needs would stay out of reach: there is nothing right to go on with.
-void open_for_writing(Address at, Bytes bytes) {
-  if (mprotect(pointer(at), bytes, PROT_READ | PROT_WRITE) != 0) {
+// Undoes a mprotect. If the kernel refuses (it is out of mappings), data that somebody needs would stay out of
+// reach: there is nothing right to go on with.
+void open_again(Address at, Bytes bytes, Access access = Access::write) {
+  if (mprotect(pointer(at), bytes, protection(access)) != 0) {
     fatal(std::string("mprotect: ") + std::strerror(errno) + "; vm.max_map_count may be too low for this chunk size");
   }
 }
@@ -165,33 +165,36 @@ Status HostDriver::map(Address at, ChunkId chunk, Access access) {
   if (access == Access::read && mprotect(pointer(found->home), chunk_bytes_, PROT_READ) != 0) return failed("map");
   if (!move_pages(found->home, at, chunk_bytes_)) {
     const Status status = failed("map");
-    open_for_writing(found->home, chunk_bytes_);
+    open_again(found->home, chunk_bytes_);
     return status;
   }
   found->mapped_at = at;
-  mapped_.emplace(at, chunk);
+  mapped_.emplace(at, Mapping{chunk, access});
   return kOk;
 }
 
 Status HostDriver::protect(Address at, Access access) {
   std::lock_guard lock(mutex_);
-  if (access == Access::none || !mapped_.contains(at)) return illegal("protect");
-  return mprotect(pointer(at), chunk_bytes_, protection(access)) == 0 ? kOk : failed("protect");
+  const auto entry = mapped_.find(at);
+  if (access == Access::none || entry == mapped_.end()) return illegal("protect");
+  if (mprotect(pointer(at), chunk_bytes_, protection(access)) != 0) return failed("protect");
+  entry->second.access = access;
+  return kOk;
 }
 
 Status HostDriver::unmap(Address at) {
   std::lock_guard lock(mutex_);
   const auto entry = mapped_.find(at);
   if (entry == mapped_.end()) return illegal("unmap");
-  Chunk& chunk = chunks_[entry->second];
+  Chunk& chunk = chunks_[entry->second.chunk];
   // Close the door first: what DONTUNMAP leaves at `at` must not be a readable page of zeros.
   if (mprotect(pointer(at), chunk_bytes_, PROT_NONE) != 0) return failed("unmap");
   if (!move_pages(at, chunk.home, chunk_bytes_)) {
     const Status status = failed("unmap");
-    open_for_writing(at, chunk_bytes_);
+    open_again(at, chunk_bytes_, entry->second.access);  // a read-only mapping must not come back writable
     return status;
   }
-  open_for_writing(chunk.home, chunk_bytes_);
+  open_again(chunk.home, chunk_bytes_);
   reserve_again(at, chunk_bytes_);  // where it fails the address stays closed all the same
   chunk.mapped_at = 0;
   mapped_.erase(entry);
@@ -219,12 +222,14 @@ Status HostDriver::unmap_host(Address at) {
     if (mprotect(pointer(at), chunk_bytes_, PROT_NONE) != 0) return failed("unmap_host");
     if (!move_pages(at, reinterpret_cast<Address>(memory), chunk_bytes_)) {
       const Status status = failed("unmap_host");
-      open_for_writing(at, chunk_bytes_);
+      open_again(at, chunk_bytes_);
       return status;
     }
-    open_for_writing(reinterpret_cast<Address>(memory), chunk_bytes_);
+    open_again(reinterpret_cast<Address>(memory), chunk_bytes_);
+    reserve_again(at, chunk_bytes_);  // where it fails the address stays closed all the same
+  } else if (!reserve_again(at, chunk_bytes_)) {
+    return failed("unmap_host");
   }
-  if (!reserve_again(at, chunk_bytes_)) return failed("unmap_host");
   host_mapped_.erase(entry);
   return kOk;
 }

@@ -54,6 +54,10 @@ class HostDriver final : public Driver {
     bool exists = false;
     Ticket last_copy;
   };
+  struct Mapping {
+    ChunkId chunk;
+    Access access;
+  };
   struct Reservation {
     Bytes bytes;  // as asked for
     void* raw;    // as given by mmap, before alignment
@@ -74,7 +78,7 @@ class HostDriver final : public Driver {
   std::vector<ChunkId> unused_;  // indices of chunks_ that do not exist now
   std::map<Address, Reservation> reservations_;
   std::vector<Reservation> homes_;
-  std::unordered_map<Address, ChunkId> mapped_;
+  std::unordered_map<Address, Mapping> mapped_;
   std::unordered_map<Address, HostPlace> host_mapped_;
   HostLane out_;
   HostLane in_;

@@ -41,9 +41,12 @@ Engine::Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store,
 Engine::~Engine() { munmap(table_, table_entries_ * sizeof(*table_)); }
 
 void* Engine::allocate(Bytes bytes, const char* operation) {
-  const auto chunks = static_cast<std::uint32_t>((bytes + chunk_bytes_ - 1) >> shift_);
   Lock lock(mutex_);
   if (detached_) return nullptr;
+  if (bytes > table_entries_ << shift_) {
+    throw OutOfMemory(out_of_memory({Code::failed, "more than all addresses", 0}, bytes, operation));
+  }
+  const auto chunks = static_cast<std::uint32_t>((bytes + chunk_bytes_ - 1) >> shift_);
   ++counters_.allocations;
   Range* range = cache_.take(chunks);
   if (range != nullptr) {
@@ -222,6 +225,7 @@ void Engine::release_part(Range& range, std::uint32_t index) {
       counters_.absent_bytes.sub(bytes);
       [[fallthrough]];
     case State::leaving:
+      exported_leaving_ -= range.exported && part.state == State::leaving;
       copies_.cancel(part);
       left_by_[part.chunk] = 0;
       pool_.release(part.chunk);
@@ -256,11 +260,15 @@ void Engine::unback(Range& range) {
 void Engine::resize(std::size_t budget_chunks) {
   Lock lock(mutex_);
   if (budget_chunks == 0) throw InvalidUse("the budget must hold at least one chunk");
+  if (drained_) return;
+  const std::uint64_t failed_before = failed_copies_;
   for (;;) {
     reap();
     Status status = pool_.resize(budget_chunks);
     if (status.ok()) break;
-    if (status.code == Code::out_of_budget) {
+    if (failed_copies_ > failed_before + kFailedCopies) {
+      status = last_failure_;
+    } else if (status.code == Code::out_of_budget) {
       if (give_up_cached()) continue;
       const std::size_t want = pool_.held() - budget_chunks;
       if (copies_.under_way(Lane::out) < want) status = evict_some(want - copies_.under_way(Lane::out));
@@ -274,15 +282,18 @@ void Engine::resize(std::size_t budget_chunks) {
                       format_bytes(budget_chunks << shift_) + ": " + describe(status) +
                       ". The old budget stays in force and nothing was lost.");
   }
+  settle(lock);
   config_.budget_chunks = budget_chunks;
   left_by_.resize(std::max(left_by_.size(), budget_chunks));
 }
 
 void Engine::evict_all() {
   Lock lock(mutex_);
+  if (drained_) return;
   while (give_up_cached()) {
   }
-  while (evict_some(pool_.held()).ok()) settle(lock);
+  const std::uint64_t failed_before = failed_copies_;
+  while (failed_copies_ <= failed_before + kFailedCopies && evict_some(pool_.held()).ok()) settle(lock);
 }
 
 void Engine::detach() {

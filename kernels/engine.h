@@ -32,6 +32,12 @@ enum class Oversize : std::uint8_t {
   raise,   // an allocation that would need borrowing throws OutOfMemory instead
 };
 
+enum class FaultOutcome : std::uint8_t {
+  foreign,  // no live tensor lies there
+  served,   // it can be touched now
+  idle,     // there was nothing to do: another thread was faster, or the fault is a real error
+};
+
 struct EngineConfig {
   std::size_t budget_chunks = 0;
   Order order = Order::lru;
@@ -123,8 +129,8 @@ class Engine {
   Use part(Range& range, Bytes from, Bytes to, bool write) const noexcept;
 
   // --- outside operations (engine_use.cpp) ----------------------------------------------------------------
-  // Somebody touched `address` and it was not there. True if it is now.
-  bool on_fault(Address address) noexcept;
+  // Somebody touched `address` and could not.
+  FaultOutcome on_fault(Address address) noexcept;
   // Makes a whole tensor resident now (the merge primitive); parts that do not fit the budget are borrowed.
   Residency merge(const void* address);
   // The address leaves our sight (numpy, DLPack, data_ptr): from now on never clean, and always mapped.
@@ -146,6 +152,7 @@ class Engine {
  private:
   using Lock = std::unique_lock<std::mutex>;
   using Lane = Ticket::Lane;
+  static constexpr std::uint64_t kFailedCopies = 2;  // more in one call, and the host store cannot be written
 
   // engine.cpp
   Range* new_range(std::uint32_t chunks);
@@ -170,9 +177,10 @@ class Engine {
   Status unmap_part(Range& range, std::uint32_t index);
   Status protect_part(Range& range, std::uint32_t index);
   Status unmap_borrowed(Range& range, std::uint32_t index);
-  Status take_chunk(Lock& lock, std::size_t want, ChunkId* chunk);
+  Status take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces = false);
   bool give_up_cached();
   Status evict_some(std::size_t want);
+  Range* choose_victim() const;
   std::vector<std::uint32_t> victims_in(const Range& range) const;
   Status leave(Range& range, std::uint32_t index);
   Status leave_for_free(Range& range, std::uint32_t index);
@@ -189,8 +197,14 @@ class Engine {
   void wait_for(Lock& lock, Ticket ticket);
 
   // engine_use.cpp
-  void fetch(Lock& lock, std::span<const Use> uses, const char* operation);
-  bool fetch_part(Lock& lock, Range& range, std::uint32_t index, bool write, std::size_t want);
+  // What a fetch is for, and whether it had to borrow.
+  struct Fetch {
+    const char* operation;
+    bool keep_graces = false;  // for a fault: what earlier faults brought must stay
+    bool borrowed = false;
+  };
+  void fetch(Lock& lock, std::span<const Use> uses, Fetch fetch);
+  bool fetch_part(Lock& lock, Range& range, std::uint32_t index, bool write, std::size_t want, Fetch& fetch);
   void pin_parts(const Use& use);
   void unpin_parts(const Use& use) noexcept;
   bool release_graces();
@@ -227,6 +241,7 @@ class Engine {
   std::vector<Use> graces_;                            // vTensors a fault brought in, kept for a while
   std::size_t live_ = 0;
   std::size_t waiting_ = 0;                            // threads inside wait_for
+  std::size_t exported_leaving_ = 0;                   // unmapped although exported, until their copies are done
   std::size_t slots_peak_ = 0;
   Status last_failure_;                                // of the newest copy that failed
   std::uint64_t failed_copies_ = 0;

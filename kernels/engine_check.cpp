@@ -1,6 +1,7 @@
 // Engine: the picture it gives of itself, and the check that the picture is whole. See engine.h.
 
-#include <cstdio>
+#include <unistd.h>
+
 #include <numeric>
 
 #include "engine.h"
@@ -23,7 +24,7 @@ Snapshot Engine::snapshot() {
   shot.copies_out = copies_.done(Lane::out);
   shot.copies_in = copies_.done(Lane::in);
   if (!drained_) {
-    shot.slots_used = store_->used();
+    shot.slots_used = store_->held();
     shot.slots_capacity = store_->capacity();
     shot.host_name = store_->name();
     shot.handles = driver_->live();
@@ -35,7 +36,7 @@ void Engine::reset_peaks() {
   Lock lock(mutex_);
   counters_.reset_peaks();
   pool_.reset_peak();
-  slots_peak_ = drained_ ? 0 : store_->used();
+  slots_peak_ = drained_ ? 0 : store_->held();
 }
 
 std::string Engine::out_of_memory(const Status& why, Bytes bytes, const char* operation) const {
@@ -72,11 +73,12 @@ std::string Engine::out_of_memory(const Status& why, Bytes bytes, const char* op
 void Engine::warn_oversize(const char* operation) const {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
-  // Straight to stderr: this may run inside an operation, where no Python code may.
-  std::fprintf(stderr,
-               "vtensor: %s needs more than the budget of %s at once; part of it is used in place in the host store, "
-               "which is slow. Said once; memory_stats()['oversize'] counts.\n",
-               operation != nullptr ? operation : "an operation", format_bytes(pool_.capacity() << shift_).c_str());
+  // Straight to stderr, and without stdio: this may run inside an operation or a signal handler.
+  const std::string text = std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") +
+                           " needs more than the budget of " + format_bytes(pool_.capacity() << shift_) +
+                           " at once; part of it is used in place in the host store, which is slow. Said once; "
+                           "memory_stats()['oversize'] counts.\n";
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody listens
 }
 
 std::string Engine::validate_range(const Range& range) const {
@@ -128,7 +130,7 @@ std::string Engine::validate() {
   }
   // Chunks of a range that another thread is building now belong to nobody yet.
   if (waiting_ == 0 && chunks != pool_.held()) return "chunks held by vTensors and by the pool differ";
-  if (waiting_ == 0 && slots != store_->used()) return "slots held by vTensors and by the store differ";
+  if (waiting_ == 0 && slots != store_->held()) return "slots held by vTensors and by the store differ";
   if (waiting_ == 0 && addresses != table_entries_) return "addresses are lost";
   if (live != live_) return "the count of live ranges is wrong";
   if (tensor_bytes != counters_.tensor_bytes.current) return "tensor_bytes is wrong";

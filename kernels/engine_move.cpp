@@ -88,14 +88,18 @@ Status Engine::unmap_borrowed(Range& range, std::uint32_t index) {
 
 // Takes a free chunk, making room if need be. `want`: how many the caller needs in all, so that evictions start
 // together and their copies overlap. The lock may be released meanwhile: states can change.
-Status Engine::take_chunk(Lock& lock, std::size_t want, ChunkId* chunk) {
+Status Engine::take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces) {
   const std::uint64_t failed_before = failed_copies_;
   for (;;) {
     reap();
+    if (exported_leaving_ > 0) {  // whoever holds their addresses may read them as soon as the caller returns
+      wait_for(lock, *copies_.oldest(Lane::out));
+      continue;
+    }
     const Status status = pool_.acquire(chunk);
     if (status.code != Code::out_of_budget) return status;
     if (give_up_cached()) continue;
-    if (failed_copies_ > failed_before + 2) return last_failure_;  // the host store cannot be written
+    if (failed_copies_ > failed_before + kFailedCopies) return last_failure_;  // the host store cannot be written
     Status why{Code::nothing_leaves, "", 0};
     while (pool_.free() == 0 && copies_.under_way(Lane::out) < want) {
       why = evict_some(want - copies_.under_way(Lane::out));
@@ -104,7 +108,7 @@ Status Engine::take_chunk(Lock& lock, std::size_t want, ChunkId* chunk) {
     if (pool_.free() > 0) continue;
     if (const auto ticket = copies_.oldest(Lane::out)) {
       wait_for(lock, *ticket);
-    } else if (why.code != Code::nothing_leaves || !release_graces()) {
+    } else if (why.code != Code::nothing_leaves || keep_graces || !release_graces()) {
       return why;
     }
   }
@@ -121,6 +125,25 @@ bool Engine::give_up_cached() {
 
 // Starts the eviction of up to `want` vTensors of the best victim (all of it with whole-tensor granularity).
 Status Engine::evict_some(std::size_t want) {
+  pressed_.store(true, std::memory_order_relaxed);
+  while (Range* victim = choose_victim()) {
+    std::size_t started = 0;
+    for (const std::uint32_t index : victims_in(*victim)) {
+      if (started >= want && config_.granularity == Granularity::chunk) break;
+      victim->missing.fetch_add(1);
+      const bool pinned = victim->pins.load() != 0;  // an operation was faster: look for another victim
+      const Status status = pinned ? kOk : leave(*victim, index);
+      if (pinned || !status.ok()) victim->missing.fetch_sub(1);
+      if (pinned) break;
+      if (!status.ok()) return started > 0 ? kOk : status;
+      ++started;
+    }
+    if (started > 0) return kOk;
+  }
+  return {Code::nothing_leaves, "", 0};
+}
+
+Range* Engine::choose_victim() const {
   const Tick now = clock_.load(std::memory_order_relaxed);
   Range* best = nullptr;
   double best_score = -1.0;
@@ -138,21 +161,7 @@ Status Engine::evict_some(std::size_t want) {
       best_score = value;
     }
   }
-  if (best == nullptr) return {Code::nothing_leaves, "", 0};
-  Status status{Code::nothing_leaves, "", 0};
-  std::size_t started = 0;
-  pressed_.store(true, std::memory_order_relaxed);
-  for (const std::uint32_t index : victims_in(*best)) {
-    if (started >= want && config_.granularity == Granularity::chunk) break;
-    best->missing.fetch_add(1);
-    status = best->pins.load() == 0 ? leave(*best, index) : Status{Code::nothing_leaves, "pinned just now", 0};
-    if (!status.ok()) {
-      best->missing.fetch_sub(1);
-      break;
-    }
-    ++started;
-  }
-  return started > 0 ? kOk : status;
+  return best;
 }
 
 // The vTensors of a range that may leave, longest unused first.
@@ -200,6 +209,7 @@ Status Engine::leave_by_copy(Range& range, std::uint32_t index) {
     return status;
   }
   part.slot = slot;
+  exported_leaving_ += range.exported;
   enter(range, index, Event::evict);
   return kOk;
 }
@@ -207,6 +217,7 @@ Status Engine::leave_by_copy(Range& range, std::uint32_t index) {
 void Engine::after_copy_out(const CopyJob& job) {
   VTensor& part = job.range->parts[job.index];
   part.ticket = {};
+  exported_leaving_ -= job.range->exported;
   if (job.state != CopyState::done) {
     last_failure_ = {Code::failed, "copy to the host store", job.error};
     ++counters_.failures;
@@ -225,6 +236,7 @@ void Engine::after_copy_out(const CopyJob& job) {
 
 void Engine::stay(Range& range, std::uint32_t index) {
   VTensor& part = range.parts[index];
+  exported_leaving_ -= range.exported;
   const bool copied = copies_.cancel(part) == CopyState::done;
   if (copied && !range.exported) {
     range.clean.fetch_add(1);
@@ -321,7 +333,7 @@ Status Engine::acquire_slot(SlotId* slot) {
       status = store_->acquire(slot);
     }
   }
-  slots_peak_ = std::max(slots_peak_, store_->used());
+  slots_peak_ = std::max(slots_peak_, store_->held());
   return status;
 }
 

@@ -30,7 +30,7 @@ Use Engine::part(Range& range, Bytes from, Bytes to, bool write) const noexcept 
 void Engine::pin_and_fetch(std::span<const Use> uses, const char* operation) {
   Lock lock(mutex_);
   for (const Use& use : uses) pin_parts(use);
-  fetch(lock, uses, operation);
+  fetch(lock, uses, {operation});
 }
 
 void Engine::pin_parts(const Use& use) {
@@ -63,8 +63,7 @@ void Engine::unpin_parts(const Use& use) noexcept {
 }
 
 // Makes every vTensor of `uses` resident, or borrowed. Pre: they are pinned, so what arrived stays.
-void Engine::fetch(Lock& lock, std::span<const Use> uses, const char* operation) {
-  const std::uint64_t oversize_before = counters_.oversize;
+void Engine::fetch(Lock& lock, std::span<const Use> uses, Fetch fetch) {
   for (;;) {
     std::size_t want = 0;
     for (const Use& use : uses) {
@@ -78,7 +77,7 @@ void Engine::fetch(Lock& lock, std::span<const Use> uses, const char* operation)
       for (std::uint32_t i = use.first; i < use.last; ++i) {
         const VTensor& part = use.range->parts[i];
         const bool asked = part.state == State::absent || part.state == State::borrowed;
-        if (!fetch_part(lock, *use.range, i, use.write, std::max<std::size_t>(want, 1))) last = part.ticket;
+        if (!fetch_part(lock, *use.range, i, use.write, std::max<std::size_t>(want, 1), fetch)) last = part.ticket;
         if (asked && want > 0) --want;
       }
     }
@@ -86,14 +85,14 @@ void Engine::fetch(Lock& lock, std::span<const Use> uses, const char* operation)
     wait_for(lock, last);
     reap();
   }
-  if (counters_.oversize != oversize_before) {
-    counters_.oversize = oversize_before + 1;  // once an operation, however many vTensors were borrowed
-    warn_oversize(operation);
+  if (fetch.borrowed) {
+    ++counters_.oversize;  // once an operation, however many vTensors were borrowed
+    warn_oversize(fetch.operation);
   }
 }
 
 // True if the vTensor can be used now, false if its copy is under way.
-bool Engine::fetch_part(Lock& lock, Range& range, std::uint32_t index, bool write, std::size_t want) {
+bool Engine::fetch_part(Lock& lock, Range& range, std::uint32_t index, bool write, std::size_t want, Fetch& fetch) {
   VTensor& part = range.parts[index];
   for (;;) {
     switch (part.state) {
@@ -113,7 +112,7 @@ bool Engine::fetch_part(Lock& lock, Range& range, std::uint32_t index, bool writ
     Status status{Code::failed, "", 0};
     if (part.failures < kCopyAttempts) {
       ChunkId chunk = kNone;
-      status = take_chunk(lock, want, &chunk);
+      status = take_chunk(lock, want, &chunk, fetch.keep_graces);
       if (part.state != State::absent && part.state != State::borrowed) {  // another thread was faster
         if (status.ok()) pool_.release(chunk);
         continue;
@@ -137,35 +136,35 @@ bool Engine::fetch_part(Lock& lock, Range& range, std::uint32_t index, bool writ
       }
     }
     part.failures = 0;
-    ++counters_.oversize;
+    fetch.borrowed = true;
     return true;
   }
 }
 
-bool Engine::on_fault(Address address) noexcept {
-  if (drained_) return false;
+FaultOutcome Engine::on_fault(Address address) noexcept {
+  if (drained_) return FaultOutcome::foreign;
   Lock lock(mutex_);
   Range* range = find(reinterpret_cast<const void*>(address));
-  if (range == nullptr || range->life != Life::live) return false;
+  if (range == nullptr || range->life != Life::live) return FaultOutcome::foreign;
   const auto index = static_cast<std::uint32_t>((address - range->base) >> shift_);
   VTensor& part = range->parts[index];
   if (part.clean()) {
     drop_slot(*range, index);  // mapped for reading only, so this is a write
-    return true;
+    return FaultOutcome::served;
   }
-  if (part.state == State::resident) return true;  // another thread brought it meanwhile
+  if (part.state == State::resident || part.state == State::borrowed) return FaultOutcome::idle;
   ++counters_.faults;
   const std::size_t graces = std::min(kGraces, pool_.capacity() / 4);
-  if (graces == 0 && part.state == State::absent) return borrow(*range, index).ok();
+  if (graces == 0 && part.state == State::absent && borrow(*range, index).ok()) return FaultOutcome::served;
   const Use use{range, index, index + 1, false, false};
   pin_parts(use);
-  fetch(lock, {&use, 1}, "a read outside operations");
+  fetch(lock, {&use, 1}, {"a read outside operations", true});
   graces_.push_back(use);
   while (graces_.size() > graces) {
     unpin_parts(graces_.front());
     graces_.erase(graces_.begin());
   }
-  return true;
+  return FaultOutcome::served;
 }
 
 bool Engine::release_graces() {
@@ -188,12 +187,20 @@ void Engine::export_address(const void* address) {
   if (drained_) return;
   Lock lock(mutex_);
   Range* range = find(address);
-  if (range == nullptr || range->life != Life::live || range->exported) return;
-  range->exported = true;
+  if (range == nullptr || range->life != Life::live) return;
+  if (range->exported && range->missing.load() == 0) return;
   for (std::uint32_t i = 0; i < range->chunks; ++i) {
     VTensor& part = range->parts[i];
     if (part.clean()) drop_slot(*range, i);
     if (part.state == State::leaving) stay(*range, i);
+  }
+  range->exported = true;
+  for (std::uint32_t i = 0; i < range->chunks; ++i) {
+    VTensor& part = range->parts[i];
+    while (part.state == State::arriving) {
+      wait_for(lock, part.ticket);
+      reap();
+    }
     if (part.state == State::absent && !borrow(*range, i).ok()) ++counters_.failures;
   }
 }
@@ -254,6 +261,7 @@ void Engine::after_fork(bool in_child) {
   if (drained_) return;
   driver_->after_fork(in_child);
   store_->after_fork(in_child);
+  if (in_child) waiting_ = 0;  // those threads are the parent's
   if (!store_->shared_after_fork()) return;
   for (const auto& range : records_) {
     if (range->life != Life::live || !(range->exported || detached_)) continue;

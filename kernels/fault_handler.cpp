@@ -16,12 +16,10 @@ std::mutex g_mutex;
 struct sigaction g_previous = {};
 std::atomic<bool> g_passed_on{false};
 
-// The same address again and again means that the mapping is there and the access still fails: a real error.
-bool stuck(Address address) {
-  static thread_local Address last = 0;
+// Faults with nothing to do, many in a row: the memory is there and the access still fails, a real error.
+bool stuck(FaultOutcome outcome) {
   static thread_local unsigned times = 0;
-  times = address == last ? times + 1 : 0;
-  last = address;
+  times = outcome == FaultOutcome::idle ? times + 1 : 0;
   return times > 10000;
 }
 
@@ -41,8 +39,9 @@ void pass_on(int signal, siginfo_t* info, void* context) {
 void on_signal(int signal, siginfo_t* info, void* context) {
   const int saved = errno;
   Engine* engine = engine_of(info->si_addr);
-  const auto address = reinterpret_cast<Address>(info->si_addr);
-  if (engine == nullptr || stuck(address) || !engine->on_fault(address)) pass_on(signal, info, context);
+  FaultOutcome outcome = FaultOutcome::foreign;
+  if (engine != nullptr) outcome = engine->on_fault(reinterpret_cast<Address>(info->si_addr));
+  if (stuck(outcome) || outcome == FaultOutcome::foreign) pass_on(signal, info, context);
   errno = saved;
 }
 

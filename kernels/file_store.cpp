@@ -43,24 +43,34 @@ class FileStore final : public HostStore {
   Status acquire(SlotId* slot) override {
     if (own_ != nullptr) {
       const Status status = own_->acquire(slot);
-      if (status.ok()) *slot += inherited_;
+      if (status.ok()) {
+        *slot += inherited_;
+        ++held_;
+      }
       return status;
     }
     thaw();
     if (full()) return {Code::host_full, "spill file", 0};
     const SlotId chosen = next_slot();
     if (is_new(chosen)) {
-      const int error = posix_fallocate(file_, place(chosen).offset, static_cast<off_t>(slot_bytes()));
+      int error = 0;
+      do {
+        error = posix_fallocate(file_, place(chosen).offset, static_cast<off_t>(slot_bytes()));
+      } while (error == EINTR);
       if (error != 0) return {Code::host_full, "posix_fallocate", error};
       state_.push_back({});
     }
     take(chosen);
     state_[chosen].taken = true;
+    ++held_;
     *slot = chosen;
     return kOk;
   }
 
+  std::size_t held() const noexcept override { return held_; }
+
   void release(SlotId slot) override {
+    --held_;
     if (slot >= inherited_ && own_ != nullptr) return own_->release(slot - inherited_);
     if (own_ != nullptr) return;  // the parent's to reuse
     state_[slot].taken = false;
@@ -127,6 +137,7 @@ class FileStore final : public HostStore {
   std::string directory_;
   int file_ = -1;
   int pipe_[2] = {-1, -1};
+  std::size_t held_ = 0;
   std::vector<SlotState> state_;
   std::vector<Fork> forks_;
   std::unique_ptr<HostStore> own_;  // in a forked child only

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -26,7 +25,7 @@ void HostStore::give(SlotId slot) {
 }
 
 Status write_copy(const HostPlace& from, const HostPlace& to, Bytes bytes) {
-  std::array<char, 64 << 10> buffer;
+  std::vector<char> buffer(64 << 10);  // not on the stack: this may run on the small one of a signal handler
   for (Bytes moved = 0; moved < bytes;) {
     const Bytes piece = std::min(buffer.size(), bytes - moved);
     const auto at = static_cast<off_t>(moved);

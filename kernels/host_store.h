@@ -35,7 +35,10 @@ class HostStore {
 
   Bytes slot_bytes() const noexcept { return slot_bytes_; }
   std::size_t capacity() const noexcept { return capacity_; }
+  // Slots counted against the capacity, and slots that somebody holds. They differ only while a fork keeps slots
+  // from being reused, and in a forked child.
   std::size_t used() const noexcept { return used_; }
+  virtual std::size_t held() const noexcept { return used_; }
 
  protected:
   HostStore(Bytes slot_bytes, std::size_t capacity) : slot_bytes_(slot_bytes), capacity_(capacity) {}

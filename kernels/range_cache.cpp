@@ -1,5 +1,7 @@
 #include "range_cache.h"
 
+#include <algorithm>
+
 namespace vt {
 
 void RangeCache::put(Range* range) {
@@ -26,14 +28,17 @@ Range* RangeCache::take_any() {
 }
 
 Range* RangeCache::take_oldest() {
-  std::deque<Range*>* oldest = nullptr;
+  std::deque<Range*>* from = nullptr;
+  std::deque<Range*>::iterator oldest;
   for (auto& [chunks, ranges] : by_size_) {
-    if (ranges.empty() || ranges.front()->pinned()) continue;
-    if (oldest == nullptr || ranges.front()->freed_at < oldest->front()->freed_at) oldest = &ranges;
+    const auto first = std::find_if(ranges.begin(), ranges.end(), [](const Range* range) { return !range->pinned(); });
+    if (first == ranges.end() || (from != nullptr && (*first)->freed_at >= (*oldest)->freed_at)) continue;
+    from = &ranges;
+    oldest = first;
   }
-  if (oldest == nullptr) return nullptr;
-  Range* range = oldest->front();
-  oldest->pop_front();
+  if (from == nullptr) return nullptr;
+  Range* range = *oldest;
+  from->erase(oldest);
   chunks_ -= range->chunks;
   --size_;
   return range;

@@ -79,7 +79,7 @@ struct VTensor {
   State state = State::resident;
   bool write_wanted = false;   // whoever waits for it will write: it need not arrive as a clean copy
   std::uint8_t failures = 0;   // copies in that failed since it was last resident
-  std::uint16_t pins = 0;      // running operations that use this piece alone
+  std::uint32_t pins = 0;      // running operations that use this piece alone
   ChunkId chunk = kNone;
   SlotId slot = kNone;         // resident with a slot: clean, the slot holds the same bytes
   Ticket ticket;               // the copy under way while leaving or arriving

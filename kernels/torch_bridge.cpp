@@ -88,14 +88,24 @@ struct Thread {
   std::uint32_t solid = 0;        // operations under way that are not transparent
 };
 
-Thread& this_thread() {
-  static thread_local Thread* mine = nullptr;  // a plain pointer: no guard on the hot path
-  if (mine == nullptr) {
-    static thread_local std::unique_ptr<Thread> owner;
-    owner = std::make_unique<Thread>();
-    mine = owner.get();
+constinit thread_local Thread* t_mine = nullptr;  // a plain pointer: no guard on the hot path
+
+// Ends this_thread() with its thread. Tensors may die even later (other thread-local caches hold some); for them a
+// second Thread is made, and left.
+struct ThreadOwner {
+  ~ThreadOwner() {
+    delete t_mine;
+    t_mine = nullptr;
   }
-  return *mine;
+};
+
+Thread& this_thread() {
+  if (t_mine == nullptr) {
+    t_mine = new Thread;
+    static thread_local ThreadOwner owner;
+    (void)owner;
+  }
+  return *t_mine;
 }
 
 const char* operation_name(const Thread& thread) {

@@ -59,11 +59,9 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     include = [root / "include", root / "include/torch/csrc/api/include", sysconfig.get_path("include")]
     compiler = native.compiler()
     assert compiler is not None
-    subprocess.run(
-        [compiler, "-std=c++20", "-O1", "-fPIC", "-shared", "-w", *(f"-I{path}" for path in include)]
-        + [str(folder / "raw.cpp"), "-o", str(library), f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"],
-        check=True,
-    )
+    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", *(f"-I{path}" for path in include)]
+    link = [f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
+    subprocess.run([compiler, *flags, str(folder / "raw.cpp"), "-o", str(library), *link], check=True)
     spec = importlib.util.spec_from_file_location("raw_pointers", library)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
