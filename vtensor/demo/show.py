@@ -8,7 +8,6 @@ import subprocess
 import sys
 from typing import IO, Any
 
-from ..config import format_bytes
 from ..errors import ConfigError, VtensorError
 
 __all__ = ["Worker", "demo", "measure_peak"]
@@ -117,20 +116,24 @@ def demo(fraction: float, steps: int) -> int:
         for name in SHOWN:
             task = progress.add_task(WORKLOADS[name].title, total=steps, note="")
             results[name] = _compare(name, fraction, steps, progress, task)
-    table = Table(title="What it took")
-    headings = ("peak wanted", "budget", "peak held", "moved out", "moved in", "step time / plain", "bit-identical")
+    table = Table(title="What it took (sizes in MiB)")
     table.add_column("model")
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    for heading in (
+        "peak\nwanted",
+        "budget",
+        "peak\nheld",
+        "moved\nout",
+        "moved\nin",
+        "step time\n/ plain",
+        "bit-\nidentical",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, result in results.items():
         stats = result["stats"]
+        names = ("budget_bytes", "held_bytes.peak", "moved_out_bytes", "moved_in_bytes")
         table.add_row(
             WORKLOADS[name].title,
-            format_bytes(result["peak"]),
-            format_bytes(stats["budget_bytes"]),
-            format_bytes(stats["held_bytes.peak"]),
-            format_bytes(stats["moved_out_bytes"]),
-            format_bytes(stats["moved_in_bytes"]),
+            *(f"{size / 2**20:,.0f}" for size in (result["peak"], *(stats[key] for key in names))),
             f"{result['ratio']:.2f}",
             "[green]yes" if result["identical"] else "[red]NO",
         )

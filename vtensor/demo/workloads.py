@@ -71,7 +71,7 @@ def _bert_base() -> tuple[nn.Module, Callable[[int], Batch]]:
 
 
 WORKLOADS = {
-    "resnet50": Workload("ResNet-50, digits", _resnet50),
-    "gpt2": Workload("GPT-2 type, Python docs", _gpt2),
-    "bert": Workload("BERT-base, Python docs", _bert_base),
+    "resnet50": Workload("ResNet-50", _resnet50),
+    "gpt2": Workload("GPT-2 type", _gpt2),
+    "bert": Workload("BERT-base", _bert_base),
 }
