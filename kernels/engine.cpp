@@ -82,8 +82,12 @@ void Engine::recycle(Range& range) {
   if (range.pinned()) {
     range.life = Life::limbo;
     limbo_.push_back(&range);
-    return;
+  } else {
+    retire(range);
   }
+}
+
+void Engine::retire(Range& range) {
   space_->release(range.base, range.chunks);
   range.life = Life::unused;
   range.parts.reset();
@@ -93,10 +97,7 @@ void Engine::recycle(Range& range) {
 void Engine::sweep_limbo() {
   std::erase_if(limbo_, [&](Range* range) {
     if (range->pinned()) return false;
-    space_->release(range->base, range->chunks);
-    range->life = Life::unused;
-    range->parts.reset();
-    unused_.push_back(range);
+    retire(*range);
     return true;
   });
 }
@@ -164,10 +165,7 @@ void Engine::become_live(Range& range, Bytes bytes, const char* operation) {
     }
   }
   range.missing.store(missing);
-  if (range.resident > 0) {
-    range.roster_at = static_cast<std::uint32_t>(roster_.size());
-    roster_.push_back(&range);
-  }
+  if (range.resident > 0) enroll(range);
   counters_.tensor_bytes.add(bytes);
   counters_.wanted_bytes.add(Bytes{range.chunks} << shift_);
   // Three quarters: early enough that the first eviction finds its operations observed and their uses dated.
@@ -193,12 +191,7 @@ void Engine::free(void* address) noexcept {
     return true;
   });
   for (std::uint32_t i = 0; i < range->chunks; ++i) release_part(*range, i);
-  if (range->roster_at != kNone) {
-    roster_[range->roster_at] = roster_.back();
-    roster_[range->roster_at]->roster_at = range->roster_at;
-    roster_.pop_back();
-    range->roster_at = kNone;
-  }
+  if (range->roster_at != kNone) strike(*range);
   counters_.tensor_bytes.sub(range->bytes);
   counters_.wanted_bytes.sub(Bytes{range->chunks} << shift_);
   --live_;

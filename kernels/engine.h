@@ -156,7 +156,8 @@ class Engine {
 
   // engine.cpp
   Range* new_range(std::uint32_t chunks);
-  void recycle(Range& range);                          // addresses and record are free again
+  void recycle(Range& range);                          // addresses and record are free again, once nobody pins it
+  void retire(Range& range);
   Range* build(Lock& lock, std::uint32_t chunks, Bytes bytes, const char* operation);
   Status back_part(Lock& lock, Range& range, std::uint32_t index);  // first chunk (or slot) behind a new vTensor
   void unback(Range& range);                           // takes chunks and slots from a range nobody owns
@@ -169,6 +170,8 @@ class Engine {
   Address address_of(const Range& range, std::uint32_t index) const noexcept;
   Bytes bytes_in(const Range& range, std::uint32_t index) const noexcept;
   void enter(Range& range, std::uint32_t index, Event event);
+  void enroll(Range& range);                           // into the roster, and out of it
+  void strike(Range& range);
   // For the steps that undo others: tries again, and stops the program if a vTensor would be lost.
   void must(const char* what, Status (Engine::*step)(Range&, std::uint32_t), Range& range, std::uint32_t index);
   void assign(VTensor& part, ChunkId chunk);           // and note the swapped-by edge

@@ -32,19 +32,23 @@ void Engine::enter(Range& range, std::uint32_t index, Event event) {
   if (!in_host(*after) && in_host(before)) counters_.absent_bytes.sub(bytes);
   if (*after == State::borrowed) counters_.borrowed_bytes.add(bytes);
   if (before == State::borrowed) counters_.borrowed_bytes.sub(bytes);
-  if (before == State::resident && --range.resident == 0) {
-    roster_[range.roster_at] = roster_.back();
-    roster_[range.roster_at]->roster_at = range.roster_at;
-    roster_.pop_back();
-    range.roster_at = kNone;
-  }
+  if (before == State::resident && --range.resident == 0) strike(range);
   if (*after == State::resident) {
-    if (range.resident++ == 0) {
-      range.roster_at = static_cast<std::uint32_t>(roster_.size());
-      roster_.push_back(&range);
-    }
+    if (range.resident++ == 0) enroll(range);
     range.missing.fetch_sub(1);
   }
+}
+
+void Engine::enroll(Range& range) {
+  range.roster_at = static_cast<std::uint32_t>(roster_.size());
+  roster_.push_back(&range);
+}
+
+void Engine::strike(Range& range) {
+  roster_[range.roster_at] = roster_.back();
+  roster_[range.roster_at]->roster_at = range.roster_at;
+  roster_.pop_back();
+  range.roster_at = kNone;
 }
 
 void Engine::must(const char* what, Status (Engine::*step)(Range&, std::uint32_t), Range& range, std::uint32_t index) {

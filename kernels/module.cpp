@@ -194,7 +194,6 @@ void bind_product(py::module_& m) {
     if (Engine* engine = engine_of(pointer(a))) engine->export_address(pointer(a));
   });
   m.def("arm_fault_handler", [] { arm_fault_handler(); });
-  m.def("in_forked_child", [] { return in_forked_child(); });
 }
 
 // --- parts, for the tests ----------------------------------------------------------------------------------

@@ -29,8 +29,7 @@ __all__ = ["build", "compiler", "library_path", "load", "sources_dir"]
 
 _NAME = "_vtensor_native"
 _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-Wall", "-Wextra", "-Werror"]
-_PYTHON_ONLY = {"module.cpp"}
-_TORCH_ONLY = {"torch_bridge.cpp"}
+_SEAMS = {"module.cpp", "torch_bridge.cpp"}  # the two files that include Python's and torch's headers
 
 
 def sources_dir() -> Path:
@@ -116,12 +115,12 @@ def build(target: Path, *, verbose: bool = True) -> None:
 
         def compile_one(source: Path) -> str:
             unit = Path(scratch) / (source.stem + ".o")
-            seam = source.name in _PYTHON_ONLY | _TORCH_ONLY
+            seam = source.name in _SEAMS
             _run([cxx, *flags, *(include if seam else []), "-c", str(source), "-o", str(unit)])
             return str(unit)
 
         # The two files with big headers first, so that they are not what everything else waits for.
-        sources = sorted(sources_dir().glob("*.cpp"), key=lambda s: s.name not in _PYTHON_ONLY | _TORCH_ONLY)
+        sources = sorted(sources_dir().glob("*.cpp"), key=lambda s: s.name not in _SEAMS)
         with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
             units = list(pool.map(compile_one, sources))
         library = str(Path(scratch) / "linked.so")
