@@ -1,0 +1,195 @@
+"""What a trace says about memory: who is alive when, who is needed when, and between which uses a vTensor may be away.
+
+Covers: segments, gaps, live and needed chunks for each operation, the peak.
+Leaves: which gaps are worth using (``cost``, ``choice``).
+
+A *segment* is a run of a tensor's chunks that are always used together; most tensors are one. A *gap* is the time between two
+uses of a segment, as the half-open range of operations [start, stop). The iteration is a circle of n operations: a gap
+of a weight may reach from the end of one iteration into the next, then ``stop > n``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .model import Ints, Trace
+
+__all__ = ["Gaps", "Lifetimes", "analyze_lifetimes", "cover"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """g gaps, ordered by segment and then by time."""
+
+    tensor: Ints
+    first: Ints
+    """[g] First chunk of the segment."""
+    chunks: Ints
+    """[g] Chunks of the segment: how many may be away."""
+    start: Ints
+    """[g] First operation that does not need it; in [0, n)."""
+    stop: Ints
+    """[g] The operation that needs it again, or one past its end of life; in (start, start + n]."""
+    returns: Ints
+    """[g] 1 if it is used again, 0 if it only waits to be freed."""
+    epoch: Ints
+    """[g] Numbers the times between two writes: the first gap used in an epoch copies out, later ones leave for free.
+    -1: never written, so that the host copy stays valid for good."""
+    rank: Ints
+    """[g] Order of time within an epoch, which may reach over the turn of the circle."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """Chunks by operation, [n] each, and the gaps."""
+
+    live: Ints
+    """Chunks of tensors alive at any moment of the operation."""
+    needed: Ints
+    """Chunks the operation cannot do without: its arguments, what is allocated in it, those of operations around it."""
+    gaps: Gaps
+
+    @property
+    def peak(self) -> int:
+        """Chunks an unlimited budget would hold."""
+        return int(self.live.max())
+
+
+def cover(n: int, start: Ints, stop: Ints, amount: Ints) -> Ints:
+    """[n] Sum of `amount` over the ranges [start, stop) of a circle of n operations; 0 <= start < n, stop <= start + n."""
+    steps = np.zeros(n + 1, dtype=np.int64)
+    np.add.at(steps, start, amount)
+    np.add.at(steps, np.minimum(stop, n), -amount)
+    wraps = stop > n
+    np.add.at(steps, np.zeros(int(wraps.sum()), dtype=np.int64), amount[wraps])
+    np.add.at(steps, stop[wraps] - n, -amount[wraps])
+    return np.cumsum(steps[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Segments:
+    tensor: Ints
+    first: Ints
+    chunks: Ints
+    of_use: Ints
+    """For each (use, segment) pair: the use, and the segment."""
+    segment: Ints
+
+
+def _cut(trace: Trace) -> _Segments:
+    """Cut tensors where a use begins or ends inside of them."""
+    chunks = trace.chunks
+    whole = (trace.use_first == 0) & (trace.use_last == chunks[trace.use_tensor])
+    split = np.zeros(trace.tensors, dtype=bool)
+    split[trace.use_tensor[~whole]] = True
+    simple = np.flatnonzero(~split)
+    number = np.full(trace.tensors, -1, dtype=np.int64)
+    number[simple] = np.arange(len(simple))
+    tensor, first, size = [simple], [np.zeros(len(simple), dtype=np.int64)], [chunks[simple]]
+    plain = np.flatnonzero(~split[trace.use_tensor])
+    of_use, segment = [plain], [number[trace.use_tensor[plain]]]
+    made = len(simple)
+    rest = np.flatnonzero(split[trace.use_tensor])
+    rest = rest[np.argsort(trace.use_tensor[rest], kind="stable")]
+    for group in np.split(rest, np.flatnonzero(np.diff(trace.use_tensor[rest])) + 1) if len(rest) else []:
+        t = int(trace.use_tensor[group[0]])
+        begins, ends = trace.use_first[group], trace.use_last[group]
+        edges = np.unique(np.concatenate([begins, ends, [0, chunks[t]]]))
+        tensor.append(np.full(len(edges) - 1, t))
+        first.append(edges[:-1])
+        size.append(np.diff(edges))
+        low, high = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
+        count = high - low
+        of_use.append(np.repeat(group, count))
+        inside = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        segment.append(made + np.repeat(low, count) + inside)
+        made += len(edges) - 1
+    return _Segments(*(np.concatenate(parts) for parts in (tensor, first, size, of_use, segment)))
+
+
+def analyze_lifetimes(trace: Trace) -> Lifetimes:
+    """Segments, gaps and needs of a trace. Time and memory grow as n + m + k log k."""
+    n, chunks = trace.operations, trace.chunks
+    born, died = trace.tensor_born, trace.tensor_died
+    begin = np.maximum(born, 0)
+    end = np.where(died >= 0, died, n - 1)
+    end = np.where((born >= 0) & (died >= 0) & (died < born), end + n, end)
+    persists = (born < 0) & (died < 0)
+    live = cover(n, begin, end + 1, chunks)
+
+    cut = _cut(trace)
+    # Events of segments: their uses, and their births, which are writes that last as long as the outermost operation.
+    outer = np.maximum.accumulate(trace.op_last)
+    op = trace.use_op[cut.of_use]
+    birth = np.flatnonzero(born[cut.tensor] >= 0)
+    born_op = born[cut.tensor[birth]]
+    segment = np.concatenate([birth, cut.segment])
+    time = np.concatenate([born_op, op])
+    last = np.concatenate([outer[born_op], trace.op_last[op]])
+    write = np.concatenate([np.ones(len(birth), dtype=np.int64), trace.use_write[cut.of_use]])
+    # Uses of the next iteration by a tensor that wraps around come after its birth.
+    late = time < begin[cut.tensor[segment]]
+    time, last = time + n * late, last + n * late
+    order = np.lexsort((time, segment))
+    segment, time, last, write = segment[order], time[order], last[order], write[order]
+    stride = 4 * n + 4  # segments side by side on one line, so that running maxima do not mix
+    last = np.maximum.accumulate(last + segment * stride) - segment * stride
+
+    events = len(segment)
+    heads = np.ones(events, dtype=bool)
+    heads[1:] = segment[1:] != segment[:-1]
+    tails = np.roll(heads, -1)
+    head_of = np.flatnonzero(heads)
+    lives_on = persists[cut.tensor[segment]]
+    dies = end[cut.tensor[segment]] + 1
+    following = np.roll(time, -1)
+    first_time = np.repeat(time[head_of], np.diff(np.append(head_of, events)))
+    stop = np.where(~tails, following, np.where(lives_on, first_time + n, dies))
+    returns = (~tails | lives_on).astype(np.int64)
+    # An epoch is numbered by the count of writes so far; what follows the last write of a weight goes on after the turn.
+    writes = np.cumsum(write)
+    before = np.repeat(writes[head_of] - write[head_of], np.diff(np.append(head_of, events)))
+    total = np.repeat(np.add.reduceat(write, head_of) if events else write, np.diff(np.append(head_of, events)))
+    inside = writes - before
+    epoch = np.where((inside == 0) & lives_on & (total > 0), before + total, writes)
+    epoch = epoch + segment  # distinct between segments: each has at least its own number
+    epoch = np.where(total == 0, np.where(lives_on, -1, epoch), epoch)
+    _, renamed = np.unique(np.where(epoch < 0, -1, epoch), return_inverse=True)
+    epoch = np.where(epoch < 0, -1, renamed)
+
+    rank = np.arange(events) + events * ((inside == 0) & lives_on)
+
+    pieces = [(segment, last + 1, stop, returns, epoch, rank)]
+    # Tensors that are older than the iteration and die in it: the time before their first use.
+    older = head_of[(born[cut.tensor[segment[head_of]]] < 0) & ~lives_on[head_of] & (time[head_of] > 0)]
+    none = np.zeros_like(older)
+    fresh = epoch.max(initial=0) + 1 + np.arange(len(older))
+    pieces.append((segment[older], none, time[older], none + 1, fresh, none))
+    # Segments nobody uses at all.
+    idle = np.flatnonzero(~np.isin(np.arange(len(cut.tensor)), segment))
+    begun = begin[cut.tensor[idle]]
+    finish = np.where(persists[cut.tensor[idle]], begun + n, end[cut.tensor[idle]] + 1)
+    none = np.zeros_like(idle)
+    pieces.append((idle, begun, finish, none, none - 1, none))
+    segment, start, stop, returns, epoch, rank = (np.concatenate(part) for part in zip(*pieces, strict=True))
+    turn = (start >= n) * n
+    start, stop = start - turn, stop - turn
+    kept = np.flatnonzero(stop > start)
+    kept = kept[np.lexsort((start[kept], segment[kept]))]
+    segment = segment[kept]
+    gaps = Gaps(
+        cut.tensor[segment],
+        cut.first[segment],
+        cut.chunks[segment],
+        start[kept],
+        stop[kept],
+        returns[kept],
+        epoch[kept],
+        rank[kept],
+    )
+    return Lifetimes(live, live - cover(n, gaps.start, gaps.stop, gaps.chunks), gaps)

@@ -1,0 +1,182 @@
+"""From a trace and a device to a plan.
+
+Covers: the order of the steps, the reservation, the named switches.
+Leaves: each step to its module. Read this first: ``lifetimes`` -> ``cost`` -> ``choice`` -> ``schedule`` -> ``simulate`` -> ``mapping``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bounds import check_feasible
+from .choice import Cover, choose
+from .cost import Costs, prices, traffic
+from .lifetimes import Lifetimes, analyze_lifetimes
+from .mapping import ranges_to_keep
+from .model import Device, Ints, Plan, Prediction, Trace
+from .schedule import Moves, schedule
+from .simulate import run_plan
+
+__all__ = ["Switches", "analyze", "demand", "moves_of", "select"]
+
+Progress = Callable[[str, float], None]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """The heuristics by name; the defaults are the product's, the others are baselines and for ablation."""
+
+    costs: Costs = "moves"
+    choice: Literal["optimal", "sweep"] = "optimal"
+    granularity: Literal["chunk", "tensor"] = "chunk"
+    timing: Literal["just_in_time", "on_demand"] = "just_in_time"
+    reservation: Literal["auto", "none"] = "auto"
+    mapping: Literal["keep", "none"] = "keep"
+
+    def __post_init__(self) -> None:
+        allowed = {
+            "costs": get_args(Costs),
+            "choice": ("optimal", "sweep"),
+            "granularity": ("chunk", "tensor"),
+            "timing": ("just_in_time", "on_demand"),
+            "reservation": ("auto", "none"),
+            "mapping": ("keep", "none"),
+        }
+        for name, names in allowed.items():
+            if getattr(self, name) not in names:
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(names)}")
+
+    def as_dict(self) -> dict[str, str]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def demand(life: Lifetimes, device: Device, reservation: int) -> Ints:
+    """[n] Chunks that must be away. Where one operation needs nearly all, the reservation shrinks for it."""
+    room = np.maximum(device.budget_chunks - reservation, np.minimum(life.needed, device.budget_chunks))
+    return life.live - room
+
+
+def select(life: Lifetimes, device: Device, switches: Switches, reservation: int, *, improve: bool) -> Ints:
+    """[g] Chunks of each gap that are away."""
+    gaps = life.gaps
+    whole = switches.granularity == "tensor"
+    wanted = demand(life, device, reservation)
+
+    def choice(price: Floats) -> Ints:
+        return choose(Cover(len(wanted), wanted, gaps.start, gaps.stop, gaps.chunks, price), improve=improve, whole=whole)
+
+    def seconds(used: Ints) -> float:
+        out, back = traffic(gaps, used)
+        return out / device.out_speed + back / device.in_speed
+
+    assumed = prices(gaps, device, switches.costs)
+    used = choice(assumed)
+    if not improve:
+        return used
+    actual = prices(gaps, device, switches.costs, used)
+    if np.array_equal(actual, assumed):
+        return used
+    return min(used, choice(actual), key=seconds)
+
+
+def moves_of(trace: Trace, device: Device, life: Lifetimes, switches: Switches, used: Ints) -> Moves:
+    return schedule(trace, device, life, used, just_in_time=switches.timing == "just_in_time")
+
+
+def analyze(
+    trace: Trace, device: Device, switches: Switches | None = None, progress: Progress | None = None
+) -> Plan:
+    """Make a plan.
+
+    Parameters
+    ----------
+    trace
+        One iteration.
+    device
+        The budget and the speeds.
+    switches
+        Default: the product's heuristics.
+    progress
+        Called with what is being done and how much of all is done, 0 to 1.
+
+    Raises
+    ------
+    InfeasibleError
+        If one operation needs more than the budget.
+    """
+    switches = switches or Switches()
+    say = progress or (lambda _what, _share: None)
+    say("lifetimes", 0.0)
+    life = analyze_lifetimes(trace)
+    check_feasible(trace, device, life)
+    reservation = 0
+    if switches.reservation == "auto":
+        say("reservation", 0.1)
+        reservation = _reserve(trace, device, life, switches, say)
+    say("choice", 0.7)
+    used = select(life, device, switches, reservation, improve=switches.choice == "optimal")
+    say("schedule", 0.85)
+    moves = moves_of(trace, device, life, switches, used)
+    prediction, _ = run_plan(trace, device, life, moves)
+    say("mapping", 0.95)
+    keep = np.ones(trace.tensors, dtype=np.int64)
+    if switches.mapping == "keep":
+        keep = ranges_to_keep(trace, device, life, moves)
+    say("done", 1.0)
+    return _plan(trace, device, life, moves, reservation, keep, prediction, switches)
+
+
+def _reserve(trace: Trace, device: Device, life: Lifetimes, switches: Switches, say: Progress) -> int:
+    """The reservation whose simulated step is shortest; the smallest among equals."""
+    if life.peak <= device.budget_chunks:
+        return 0
+    best, least, worse = 0, np.inf, 0
+    candidates = [0] + [c for c in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512) if c <= device.budget_chunks // 3]
+    for k, reservation in enumerate(candidates):
+        used = select(life, device, switches, reservation, improve=False)
+        predicted = run_plan(trace, device, life, moves_of(trace, device, life, switches, used))[0]
+        seconds = predicted.step_seconds
+        say("reservation", 0.1 + 0.6 * (k + 1) / len(candidates))
+        if seconds < least * 0.998:
+            best, least, worse = reservation, seconds, 0
+        else:
+            worse += 1
+        if worse == 3 or predicted.waits_seconds < 0.002 * seconds:
+            break
+    return best
+
+
+def _plan(
+    trace: Trace,
+    device: Device,
+    life: Lifetimes,
+    moves: Moves,
+    reservation: int,
+    keep: Ints,
+    prediction: Prediction,
+    switches: Switches,
+) -> Plan:
+    tensor = life.gaps.tensor
+    return Plan(
+        trace=trace,
+        device=device,
+        reservation=reservation,
+        out_op=moves.out_op,
+        out_tensor=tensor[moves.out_gap],
+        out_first=moves.out_first,
+        out_last=moves.out_last,
+        in_op=moves.in_op,
+        in_tensor=tensor[moves.in_gap],
+        in_first=moves.in_first,
+        in_last=moves.in_last,
+        in_need=moves.in_need,
+        keep=keep,
+        prediction=prediction,
+        switches=switches.as_dict(),
+    )

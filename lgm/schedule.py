@@ -1,0 +1,163 @@
+"""When each copy begins: out as soon as the gap opens, in as late as is safe.
+
+Covers: moves with their operations, for a given choice of gaps.
+Leaves: the choice itself (``choice``), and what the moves cost in time (``simulate``).
+
+The incoming lane is filled from the last deadline backwards (earliest-deadline order in reverse): each arrival ends when its vTensor is
+needed or when the next arrival must begin, whichever is earlier. It may begin only where the budget has room for it until it is needed; what
+has none comes later, and is waited for. Room is given to the latest deadlines first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .lifetimes import Lifetimes, cover
+from .model import Device, Ints, Trace
+
+__all__ = ["Moves", "schedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Leaves in order of operation, then arrivals in order of operation. `*_bytes`: what is copied, 0 for free."""
+
+    out_op: Ints
+    out_gap: Ints
+    out_first: Ints
+    out_last: Ints
+    out_bytes: Ints
+    in_op: Ints
+    in_gap: Ints
+    in_first: Ints
+    in_last: Ints
+    in_bytes: Ints
+    in_need: Ints
+
+
+def _bytes(trace: Trace, tensor: Ints, first: Ints, last: Ints) -> Ints:
+    return np.minimum(last * trace.chunk_bytes, trace.tensor_bytes[tensor]) - first * trace.chunk_bytes
+
+
+def _leaves(trace: Trace, life: Lifetimes, used: Ints) -> tuple[Ints, ...]:
+    gaps = life.gaps
+    # In each epoch the first use of a chunk's gap copies; later gaps leave for free as far as earlier ones reached.
+    order = np.lexsort((gaps.rank, gaps.epoch))
+    epoch, amount = gaps.epoch[order], used[order]
+    stride = int(amount.max(initial=0)) + 1
+    reach = np.maximum.accumulate(amount + (epoch + 1) * stride) - (epoch + 1) * stride
+    before = np.concatenate([[0], reach[:-1]])
+    before[np.concatenate([[True], epoch[1:] != epoch[:-1]])] = 0
+    clean = np.zeros(len(gaps), dtype=np.int64)
+    clean[order] = np.where(epoch < 0, amount, np.minimum(before, amount))
+    rows = []
+    for low, high, dirty in ((np.zeros_like(clean), clean, False), (clean, used, True)):
+        gap = np.flatnonzero(high > low)
+        first, last = gaps.first[gap] + low[gap], gaps.first[gap] + high[gap]
+        size = _bytes(trace, gaps.tensor[gap], first, last) if dirty else np.zeros_like(gap)
+        rows.append((gaps.start[gap], gap, first, last, size))
+    columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return tuple(column[order] for column in columns)
+
+
+def schedule(
+    trace: Trace, device: Device, life: Lifetimes, used: Ints, *, just_in_time: bool = True, margin: float = 2.0
+) -> Moves:
+    """Decide when the moves of a choice begin.
+
+    Parameters
+    ----------
+    used
+        [g] Chunks of each gap that are away; the first of its segment.
+    just_in_time
+        False: every arrival begins when it is needed (the on-demand baseline).
+    margin
+        How much earlier than needed an arrival should end, in copies of one chunk.
+    """
+    n, gaps = trace.operations, life.gaps
+    out = _leaves(trace, life, used)
+    back = np.flatnonzero((used > 0) & (gaps.returns > 0))
+    first, amount, stop = gaps.first[back], used[back], gaps.stop[back]
+    if not just_in_time:
+        need = stop % n
+        size = _bytes(trace, gaps.tensor[back], first, first + amount)
+        order = np.argsort(need, kind="stable")
+        columns = (need, back, first, first + amount, size, need)
+        return Moves(*out, *(column[order] for column in columns))
+
+    room = device.budget_chunks - (life.live - cover(n, gaps.start, gaps.stop, used))
+    begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])  # nominal start of each operation, and the end
+    size = _bytes(trace, gaps.tensor[back], first, first + amount)
+    each = size / device.in_speed / np.maximum(amount, 1) + device.latency
+    safety = margin * (trace.chunk_bytes / device.in_speed + device.latency)
+    rows = _backwards(n, begin, room, gaps.start[back], stop, amount, each, safety)
+    moves = np.array(rows, dtype=np.int64).reshape(-1, 4)  # index into back, row, first, last (within the used chunks)
+    which = moves[:, 0]
+    gap = back[which]
+    low, high = gaps.first[gap] + moves[:, 2], gaps.first[gap] + moves[:, 3]
+    need = gaps.stop[gap] % n
+    columns = (moves[:, 1], gap, low, high, _bytes(trace, gaps.tensor[gap], low, high), need)
+    # Those for the next iteration come after those for this one.
+    order = np.lexsort((np.where(need < moves[:, 1], need + n, need), moves[:, 1]))
+    return Moves(*out, *(column[order] for column in columns))
+
+
+def _backwards(
+    n: int,
+    begin: NDArray[np.float64],
+    room: Ints,
+    start: Ints,
+    stop: Ints,
+    amount: Ints,
+    each: NDArray[np.float64],
+    safety: float,
+) -> list[tuple[int, int, int, int]]:
+    total = float(begin[-1])
+    deadline = begin[stop % n]
+    order = np.argsort(-deadline, kind="stable").tolist()
+    deadlines, lengths = deadline.tolist(), (amount * each).tolist()
+    lane = np.inf  # first round: how far the first arrivals reach back into the iteration before
+    for k in order:
+        lane = min(lane, deadlines[k] - safety) - lengths[k]
+    lane = total + min(0.0, lane)
+    rows: list[tuple[int, int, int, int]] = []
+    starts, stops, amounts = start.tolist(), stop.tolist(), amount.tolist()
+    for k in order:
+        lane = min(lane, deadlines[k] - safety) - lengths[k]
+        # Rows on one line: [start + 1, stop); the copy may begin in the iteration before the one that needs it.
+        turns, s, e = stops[k] // n, starts[k], stops[k]
+        at = lane + turns * total
+        whole, part = divmod(at, total)
+        row = int(np.searchsorted(begin, part, side="right")) - 1 + int(whole) * n
+        row = min(max(row, s + 1), e)
+        left, high = amounts[k], amounts[k]
+        while left > 0:
+            window = _window(room, row, e, n)
+            least = int(window.min()) if len(window) else left
+            part_size = min(least, left)
+            if part_size > 0:
+                _take(room, row, e, n, part_size)
+                rows.append((k, row % n, high - part_size, high))
+                high -= part_size
+                left -= part_size
+            elif left > 0:
+                row += int(np.flatnonzero(window <= 0)[-1]) + 1
+    return rows
+
+
+def _window(room: Ints, a: int, b: int, n: int) -> Ints:
+    if a >= n:
+        return room[a - n : b - n]
+    return room[a:b] if b <= n else np.concatenate([room[a:], room[: b - n]])
+
+
+def _take(room: Ints, a: int, b: int, n: int, amount: int) -> None:
+    if a >= n:
+        a, b = a - n, b - n
+    room[a : min(b, n)] -= amount
+    if b > n:
+        room[: b - n] -= amount

@@ -1,0 +1,302 @@
+"""What a plan does in time: computing, the outgoing and the incoming lane, and the chunks between them.
+
+Covers: step time, peak, waits and the busy times of the lanes in the steady state; running without a plan.
+Leaves: how the moves were found (``schedule``). The rules of the native core (``kernels/engine.h``) in miniature:
+
+- moves of an operation begin with it; copies of one lane follow each other, the two lanes run side by side;
+- a leaving vTensor's chunk is free when its copy ends (at once, if it is clean);
+- an arrival takes a free chunk when its copy begins; arrivals keep their order, and go on whenever a chunk gets free;
+- an operation begins when its arguments are there and has chunks for what it allocates; freed chunks are free at its end.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .lifetimes import Lifetimes
+from .model import Device, Ints, LgmError, Prediction, Trace
+from .schedule import Moves
+
+__all__ = ["Timeline", "run_on_demand", "run_plan"]
+
+
+@dataclass(slots=True)
+class Timeline:
+    """One iteration for drawing: seconds from its beginning."""
+
+    begin: list[float] = field(default_factory=list)
+    """[n] When each operation's kernel starts."""
+    wait: list[float] = field(default_factory=list)
+    """[n] How long it waited before."""
+    held: list[int] = field(default_factory=list)
+    """[n] Chunks held while it runs."""
+    out: list[tuple[float, float, int, int]] = field(default_factory=list)
+    """Start, end, row of the move, chunks."""
+    back: list[tuple[float, float, int, int]] = field(default_factory=list)
+
+
+class _Lanes:
+    """Free chunks, the two lanes, and arrivals that wait for a chunk."""
+
+    def __init__(self, device: Device, free: int) -> None:
+        self.latency, self.out_speed, self.in_speed = device.latency, device.out_speed, device.in_speed
+        self.free = free
+        self.least = free
+        self.out_free = 0.0
+        self.in_free = 0.0
+        self.leaving: deque[list[float]] = deque()  # next completion, time between completions, how many are left
+        self.pending: deque[list[float]] = deque()  # chunks left, seconds each, key
+        self.done: dict[int, float] = {}
+        self.log: Timeline | None = None
+
+    def leave(self, now: float, chunks: int, size: int, key: int) -> None:
+        each = size / chunks / self.out_speed + self.latency
+        start = max(now, self.out_free)
+        self.out_free = start + each * chunks
+        self.leaving.append([start + each, each, chunks])
+        if self.log is not None:
+            self.log.out.append((start, self.out_free, key, chunks))
+
+    def advance(self, now: float) -> None:
+        """Let copies out end until `now`; arrivals that wait take the chunks."""
+        leaving = self.leaving
+        while leaving and leaving[0][0] <= now:
+            bundle = leaving[0]
+            if self.pending or bundle[2] == 1:
+                count = 1
+            else:
+                count = min(int((now - bundle[0]) / bundle[1]) + 1 if bundle[1] > 0 else int(bundle[2]), int(bundle[2]))
+            at = bundle[0] + (count - 1) * bundle[1]
+            bundle[0] += count * bundle[1]
+            bundle[2] -= count
+            if bundle[2] <= 0:
+                leaving.popleft()
+            self.free += count
+            if self.pending:
+                self.pump(at)
+
+    def pump(self, now: float) -> None:
+        while self.pending and self.free > 0:
+            bundle = self.pending[0]
+            count = min(self.free, int(bundle[0]))
+            self.free -= count
+            start = max(self.in_free, now)
+            self.in_free = start + count * bundle[1]
+            bundle[0] -= count
+            if self.log is not None:
+                self.log.back.append((start, self.in_free, int(bundle[2]), count))
+            if bundle[0] <= 0:
+                self.done[int(bundle[2])] = self.in_free
+                self.pending.popleft()
+        self.least = min(self.least, self.free)
+
+    def wait_for_chunks(self, now: float, chunks: int) -> float:
+        """The time at which `chunks` are free. Arrivals that wait come first, as in the core."""
+        self.advance(now)
+        while self.free < chunks:
+            if not self.leaving:
+                raise LgmError("simulation: an operation waits for chunks that nobody gives up")
+            now = max(now, self.leaving[0][0])
+            self.advance(now)
+        return now
+
+
+def run_plan(trace: Trace, device: Device, life: Lifetimes, moves: Moves, *, cycles: int = 2) -> tuple[Prediction, Timeline]:
+    """Run the moves for some iterations; the last one is reported.
+
+    Raises
+    ------
+    LgmError
+        If the moves leave an operation without chunks (then the plan is invalid).
+    """
+    n = trace.operations
+    chunks = trace.chunks
+    gaps = life.gaps
+    born = trace.tensor_born
+    allocates = np.zeros(n, dtype=np.int64)
+    np.add.at(allocates, born[born >= 0], chunks[born >= 0])
+    frees = np.zeros(n, dtype=np.int64)
+    dies = trace.tensor_died >= 0
+    np.add.at(frees, trace.tensor_died[dies], chunks[dies])
+    leaks = (born >= 0) & ~dies
+    frees[n - 1] += int(chunks[leaks].sum())
+    # What is away when its tensor dies frees nothing.
+    left, back = moves.out_last - moves.out_first, moves.in_last - moves.in_first
+    stop, returns = gaps.stop[moves.out_gap], gaps.returns[moves.out_gap]
+    never = _never_again(trace, life, moves)
+    at_death = np.flatnonzero(returns == 0)
+    at_death = at_death[~np.isin(at_death, list(never))]
+    np.add.at(frees, (stop[at_death] - 1) % n, -left[at_death])
+    # Resident at the turn: alive, but not away over it; what comes early for the next iteration is there already.
+    alive = int(chunks[born < 0].sum() + chunks[(born >= 0) & dies & (trace.tensor_died < born)].sum())
+    away = int(left[(stop > n) | ((stop == n) & (returns > 0))].sum())
+    early = int(back[moves.in_op > moves.in_need].sum())
+    reborn = int(chunks[(born < 0) & dies].sum())  # what dies but is not born in it begins every iteration
+    lanes = _Lanes(device, device.budget_chunks - (alive - away + early))
+
+    out_at: list[list[int]] = [[] for _ in range(n)]
+    for k, op in enumerate(moves.out_op.tolist()):
+        out_at[op].append(k)
+    in_at: list[list[int]] = [[] for _ in range(n)]
+    need_at: list[list[int]] = [[] for _ in range(n)]
+    for k, (op, need) in enumerate(zip(moves.in_op.tolist(), moves.in_need.tolist(), strict=True)):
+        in_at[op].append(k)
+        need_at[need].append(k)
+    out_count, in_count = left.tolist(), back.tolist()
+    out_size, in_size = moves.out_bytes.tolist(), moves.in_bytes.tolist()
+    wraps = (moves.in_op > moves.in_need).tolist()
+    seconds, allocate, free = (trace.op_ns / 1e9).tolist(), allocates.tolist(), frees.tolist()
+    now, waited, began = 0.0, 0.0, 0.0
+    line = Timeline()
+    m = len(in_count)
+    peak = 0
+    for cycle in range(cycles):
+        began, waited = now, 0.0
+        line = Timeline()
+        lanes.log = line
+        lanes.free -= reborn if cycle > 0 else 0
+        lanes.least = device.budget_chunks
+        for row in range(n):
+            arrived = now
+            lanes.advance(now)
+            for k in out_at[row]:
+                if k in never and cycle > 0:
+                    continue
+                count = out_count[k]
+                if out_size[k]:
+                    lanes.leave(now, count, out_size[k], k)
+                    now += out_size[k] * device.tax
+                else:
+                    lanes.free += count
+                now += count * device.switch
+            for k in in_at[row]:
+                lanes.pending.append([in_count[k], in_size[k] / in_count[k] / device.in_speed + device.latency, cycle * m + k])
+                now += in_size[k] * device.tax + in_count[k] * device.switch
+            if lanes.pending:
+                lanes.pump(now)
+            for k in need_at[row]:
+                key = (cycle - wraps[k]) * m + k
+                if key < 0:
+                    continue  # for the first iteration it is there
+                while key not in lanes.done:
+                    if not lanes.leaving:
+                        raise LgmError("simulation: an arrival waits for a chunk that nobody gives up")
+                    now = max(now, lanes.leaving[0][0])
+                    lanes.advance(now)
+                now = max(now, lanes.done.pop(key))
+            if allocate[row]:
+                now = lanes.wait_for_chunks(now, allocate[row])
+                lanes.free -= allocate[row]
+            lanes.least = min(lanes.least, lanes.free)
+            waited += now - arrived
+            line.begin.append(now - began)
+            line.wait.append(now - arrived)
+            line.held.append(device.budget_chunks - lanes.free)
+            now += seconds[row]
+            lanes.advance(now)
+            lanes.free += free[row]
+            if lanes.pending:
+                lanes.pump(now)
+        peak = device.budget_chunks - lanes.least
+    line.out = [(a - began, b - began, k, c) for a, b, k, c in line.out]
+    line.back = [(a - began, b - began, k % max(m, 1), c) for a, b, k, c in line.back]
+    return Prediction(now - began, peak, waited, int(left[moves.out_bytes > 0].sum()), int(back.sum())), line
+
+
+def _never_again(trace: Trace, life: Lifetimes, moves: Moves) -> set[int]:
+    """Leaves of weights nobody uses: they happen once."""
+    gaps = life.gaps
+    lasting = (trace.tensor_born < 0) & (trace.tensor_died < 0)
+    return set(np.flatnonzero((gaps.returns[moves.out_gap] == 0) & lasting[gaps.tensor[moves.out_gap]]).tolist())
+
+
+def run_on_demand(trace: Trace, device: Device, *, whole: bool = False, cycles: int = 2) -> Prediction:
+    """No plan: what is missing comes when it is needed, and the longest unused leaves (LRU).
+
+    Parameters
+    ----------
+    whole
+        Victims are whole tensors; else exactly as many vTensors leave as are needed.
+    """
+    n = trace.operations
+    sizes = trace.chunks.tolist()
+    uses: list[list[tuple[int, bool]]] = [[] for _ in range(n)]
+    for op, tensor, write in zip(trace.use_op.tolist(), trace.use_tensor.tolist(), trace.use_write.tolist(), strict=True):
+        uses[op].append((tensor, bool(write)))
+    births: list[list[int]] = [[] for _ in range(n)]
+    deaths: list[list[int]] = [[] for _ in range(n)]
+    for t, (b, d) in enumerate(zip(trace.tensor_born.tolist(), trace.tensor_died.tolist(), strict=True)):
+        if b >= 0:
+            births[b].append(t)
+            if d < 0:
+                deaths[n - 1].append(t)
+        if d >= 0:
+            deaths[d].append(t)
+    lanes = _Lanes(device, device.budget_chunks)
+    resident: OrderedDict[int, int] = OrderedDict()  # tensor -> chunks, longest unused first
+    slots: dict[int, int] = {}  # tensor -> chunks with a valid copy in the host store
+    seconds = (trace.op_ns / 1e9).tolist()
+    mean = [b / c for b, c in zip(trace.tensor_bytes.tolist(), sizes, strict=True)]
+    now = began = waited = 0.0
+    out = back = 0
+    peak = 0
+
+    def room(now: float, chunks: int, pinned: set[int]) -> float:
+        nonlocal out
+        under_way = sum(int(b[2]) for b in lanes.leaving)
+        for t in list(resident):
+            if lanes.free + under_way >= chunks:
+                break
+            if t in pinned or resident[t] == 0:
+                continue
+            count = resident[t] if whole else min(resident[t], chunks - lanes.free - under_way)
+            clean = min(count, max(0, slots.get(t, 0) - (sizes[t] - resident[t])))
+            lanes.free += clean
+            if count > clean:
+                lanes.leave(now, count - clean, round(mean[t] * (count - clean)), 0)
+                under_way += count - clean
+                out += count - clean
+            slots[t] = max(slots.get(t, 0), sizes[t] - resident[t] + count)
+            resident[t] -= count
+        return lanes.wait_for_chunks(now, chunks)
+
+    for _ in range(cycles):
+        began, waited, out, back = now, 0.0, 0, 0
+        for row in range(n):
+            lanes.advance(now)
+            arrived = now
+            pinned = {t for t, _ in uses[row]} | set(births[row])
+            for t, write in uses[row]:
+                if t not in resident:
+                    resident[t] = 0 if slots.get(t) else sizes[t]
+                    if resident[t]:
+                        now = room(now, sizes[t], pinned)
+                        lanes.free -= sizes[t]
+                missing = sizes[t] - resident[t]
+                if missing:
+                    now = room(now, missing, pinned)
+                    lanes.free -= missing
+                    lanes.in_free = max(lanes.in_free, now) + missing * (mean[t] / device.in_speed + device.latency)
+                    now = lanes.in_free
+                    resident[t] = sizes[t]
+                    back += missing
+                    now += missing * mean[t] * device.tax
+                resident.move_to_end(t)
+                if write:
+                    slots[t] = 0
+            for t in births[row]:
+                now = room(now, sizes[t], pinned)
+                lanes.free -= sizes[t]
+                resident[t], slots[t] = sizes[t], 0
+                resident.move_to_end(t)
+            peak = max(peak, device.budget_chunks - lanes.free)
+            waited += now - arrived
+            now += seconds[row]
+            lanes.advance(now)
+            for t in deaths[row]:
+                lanes.free += resident.pop(t, 0)
+                slots.pop(t, None)
+    return Prediction(now - began, peak, waited, out, back)

@@ -1,0 +1,81 @@
+"""Sizes, speeds and times as people write and read them.
+
+Covers: ``"4GiB"``, ``"12GB/s"``, ``"1.50 GiB"``, ``"3.2 ms"``.
+Leaves: everything else; imports nothing of this package. The one place for it: ``vtensor`` uses this too.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["format_bytes", "format_seconds", "parse_bytes", "parse_speed"]
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "k": 2**10,
+    "m": 2**20,
+    "g": 2**30,
+    "t": 2**40,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
+
+
+def parse_bytes(value: int | str, name: str = "size") -> int:
+    """Bytes of ``4096``, ``"2MiB"``, ``"1.5 GB"``. ``k``, ``m``, ``g`` and ``t`` alone are binary, as in torch.
+
+    Raises
+    ------
+    ValueError
+        If it is no size, or not positive; the message begins with `name`.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError(f"{name} must be bytes or a text such as '4GiB', got {value!r}")
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value)
+        if match is None or match[2].lower() not in _UNITS:
+            raise ValueError(f"{name}={value!r} is not a size; write bytes, or a text such as '4GiB' or '512MB'")
+        value = int(float(match[1]) * _UNITS[match[2].lower()])
+    if value <= 0:
+        raise ValueError(f"{name} must be positive, got {value}")
+    return value
+
+
+def parse_speed(value: float | str, name: str = "link") -> float:
+    """Bytes a second of ``6e9`` or ``"6GB/s"``.
+
+    Raises
+    ------
+    ValueError
+        If it is no speed, or not positive.
+    """
+    if isinstance(value, str):
+        return float(parse_bytes(re.sub(r"/s(ec)?\s*$", "", value), name))
+    if value <= 0:
+        raise ValueError(f"{name} must be positive bytes a second, got {value}")
+    return float(value)
+
+
+def format_bytes(count: float) -> str:
+    """``"1.50 GiB"``: the unit a person reads."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1024
+    return f"{count:.2f} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """``"3.20 ms"``: the unit a person reads."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.2f} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
