@@ -38,6 +38,8 @@ struct Counters {
   std::uint64_t faults = 0;      // vTensors brought back because somebody touched them outside an operation
   std::uint64_t oversize = 0;    // times an operation's working set did not fit and part of it was borrowed
   std::uint64_t failures = 0;    // copies or driver calls that failed and were survived
+  std::uint64_t prefetches = 0;  // vTensors a plan began to bring back
+  std::uint64_t late = 0;        // of these, not yet there when they were needed
   std::uint64_t wait_ns = 0;     // time operations and allocations stood waiting for copies
 
   void reset_peaks() noexcept {

@@ -33,6 +33,11 @@ struct Ticket {
 
 enum class CopyState : std::uint8_t { pending, done, failed, cancelled };
 
+struct LaneTimes {
+  std::uint64_t busy_ns = 0;       // from the beginning of a copy to its end, as the device's user sees it
+  std::uint64_t processor_ns = 0;  // of this, taken from the processors that compute; 0 where copy engines are their own
+};
+
 // Handles alive now; all but `reservations` return to zero when every tensor is gone.
 struct LiveHandles {
   std::size_t reservations = 0;
@@ -90,6 +95,8 @@ class Driver {
   virtual CopyState cancel(Ticket ticket) = 0;
   // Forgets a copy that ended. Pre: not pending.
   virtual void retire(Ticket ticket) = 0;
+  // What a lane has spent on copies so far.
+  virtual LaneTimes times(Ticket::Lane lane) const = 0;
 
   // --- fork ----------------------------------------------------------------------------------------------
   // Called around fork(2) by the forking thread, with no other call under way. The child has no copy threads:

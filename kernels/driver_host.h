@@ -43,6 +43,7 @@ class HostDriver final : public Driver {
   void wait(Ticket ticket) override;
   CopyState cancel(Ticket ticket) override;
   void retire(Ticket ticket) override;
+  LaneTimes times(Ticket::Lane which) const override { return (which == Ticket::Lane::out ? out_ : in_).times(); }
   void before_fork() override;
   void after_fork(bool in_child) override;
   LiveHandles live() const override;

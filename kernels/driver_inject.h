@@ -42,6 +42,7 @@ class InjectDriver final : public Driver {
   CopyState poll(Ticket ticket, int* error) override;
   void wait(Ticket ticket) override;
   CopyState cancel(Ticket ticket) override { return inner_->cancel(ticket); }
+  LaneTimes times(Ticket::Lane lane) const override { return inner_->times(lane); }
   void retire(Ticket ticket) override { inner_->retire(ticket); }
   void before_fork() override { inner_->before_fork(); }
   void after_fork(bool in_child) override { inner_->after_fork(in_child); }

@@ -150,6 +150,8 @@ void Engine::become_live(Range& range, Bytes bytes, const char* operation) {
   range.bytes = bytes;
   range.life = Life::live;
   range.exported = false;
+  range.serial = ++serials_;
+  range.tag = {};
   range.part_use.clear();
   range.last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   ++live_;
@@ -179,7 +181,7 @@ void Engine::become_live(Range& range, Bytes bytes, const char* operation) {
   }
 }
 
-void Engine::free(void* address) noexcept {
+void Engine::free(void* address, bool keep) noexcept {
   Lock lock(mutex_);
   Range* range = find(address);
   if (range == nullptr || range->life != Life::live || range->base != reinterpret_cast<Address>(address)) {
@@ -196,13 +198,14 @@ void Engine::free(void* address) noexcept {
   counters_.wanted_bytes.sub(Bytes{range->chunks} << shift_);
   --live_;
   range->freed_at = clock_.load(std::memory_order_relaxed);
-  if (range->resident == range->chunks) {
+  if (keep && range->resident == range->chunks) {
     range->life = Life::cached;
     cache_.put(range);
   } else {
     unback(*range);
     recycle(*range);
   }
+  if (!arrivals_.empty()) pump();
   finish_if_drained(lock);
 }
 
@@ -301,6 +304,7 @@ void Engine::detach() {
     }
   }
   detached_ = true;
+  stop_pump(lock);
   finish_if_drained(lock);
 }
 

@@ -4,17 +4,21 @@
 // Leaves: what a device is (driver.h), who is an operation's argument (torch_bridge.cpp), whose turn it is to leave
 // (policy.h), Python (module.cpp).
 //
-// Three files implement it: engine.cpp (allocations, budget, end of life), engine_move.cpp (evict, fetch, borrow),
-// engine_use.cpp (operations, faults, exports, fork). engine_check.cpp holds validate() and the messages.
+// It is implemented in engine.cpp (allocations, budget, end of life), engine_move.cpp (evict, fetch, borrow), engine_use.cpp
+// (operations, faults, exports, fork), engine_plan.cpp (moves a plan asks for), engine_check.cpp (validate() and the messages).
 //
 // Thread-safety: every public call may come from any thread. Lock order: Engine::mutex_, then a driver's own
 // mutexes. Waiting for copies is done with the lock released, and copy threads never take it.
 #pragma once
 
+#include <condition_variable>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "address_space.h"
@@ -70,6 +74,7 @@ struct Snapshot {
   std::size_t slots_used = 0, slots_capacity = 0, slots_peak = 0;
   Bytes moved_out = 0, moved_in = 0;
   std::size_t copies_out = 0, copies_in = 0;
+  LaneTimes out_times, in_times;
   LiveHandles handles;
   std::string host_name;
 };
@@ -86,8 +91,8 @@ class Engine {
   // Returns `bytes` (at least 1) of chunk-aligned memory, content unspecified, born split into vTensors; nullptr
   // once detached. Throws OutOfMemory; nothing changed then. `operation` names who asks, for the message.
   void* allocate(Bytes bytes, const char* operation = nullptr);
-  // Pre: `address` came from allocate and is live. Never throws.
-  void free(void* address) noexcept;
+  // Pre: `address` came from allocate and is live. Never throws. keep: the addresses may stay mapped for another tensor.
+  void free(void* address, bool keep = true) noexcept;
   // Grows or shrinks the budget; shrinking evicts what is too much. Throws OutOfMemory if that cannot be done
   // now (pinned vTensors, host store full); nothing is lost then.
   void resize(std::size_t budget_chunks);
@@ -127,6 +132,16 @@ class Engine {
   // vTensors [first, last) that hold bytes [from, to) of a range.
   Use whole(Range& range, bool write) const noexcept { return {&range, 0, range.chunks, write, true}; }
   Use part(Range& range, Bytes from, Bytes to, bool write) const noexcept;
+
+  // --- plans (engine_plan.cpp) ----------------------------------------------------------------------------
+  // Live tensors, oldest first; `visit` sees them under the lock, so that no other thread makes one of their records new.
+  std::vector<Range*> living(const std::function<void(std::span<Range* const>)>& visit);
+  // Starts copying `out`, and `in` as soon as chunks are free, in this order. What does not apply (freed, pinned, there
+  // already) is passed over: a plan is advice (I4). Never waits.
+  void move_by_plan(std::span<const PlannedMove> out, std::span<const PlannedMove> in) noexcept;
+  // Whether arrivals wait for chunks.
+  bool arrivals_wait() const noexcept { return arrivals_wait_.load(std::memory_order_relaxed); }
+  void forget_arrivals() noexcept;
 
   // --- outside operations (engine_use.cpp) ----------------------------------------------------------------
   // Somebody touched `address` and could not.
@@ -181,6 +196,7 @@ class Engine {
   Status protect_part(Range& range, std::uint32_t index);
   Status unmap_borrowed(Range& range, std::uint32_t index);
   Status take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces = false);
+  Status take_chunk_first(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces);
   bool give_up_cached();
   Status evict_some(std::size_t want);
   Range* choose_victim() const;
@@ -197,7 +213,7 @@ class Engine {
   void reap();
   void after_copy_out(const CopyJob& job);
   void after_copy_in(const CopyJob& job);
-  void wait_for(Lock& lock, Ticket ticket);
+  void wait_for(Lock& lock, Ticket ticket, bool exposed = true);  // exposed: an operation or allocation waits
 
   // engine_use.cpp
   // What a fetch is for, and whether it had to borrow.
@@ -212,6 +228,19 @@ class Engine {
   void unpin_parts(const Use& use) noexcept;
   bool release_graces();
   void settle(Lock& lock);                             // no copy under way any more
+
+  // engine_plan.cpp
+  struct Arrival {
+    Range* range;
+    std::uint64_t serial;
+    std::uint32_t index;
+  };
+  void pump();
+  bool pump_one(const Arrival& arrival);
+  void leave_by_plan(const PlannedMove& move);
+  void run_pump();
+  void stop_pump(Lock& lock);
+  void forget_pump();
 
   // engine_check.cpp
   std::string out_of_memory(const Status& why, Bytes bytes, const char* operation) const;
@@ -228,6 +257,7 @@ class Engine {
   std::atomic<Tick> clock_{1};
   std::atomic<bool> drained_{false};
   std::atomic<bool> pressed_{false};
+  std::atomic<bool> arrivals_wait_{false};
 
   std::mutex mutex_;                                   // guards all that follows
   std::unique_ptr<HostStore> store_;
@@ -246,6 +276,12 @@ class Engine {
   std::size_t waiting_ = 0;                            // threads inside wait_for
   std::size_t exported_leaving_ = 0;                   // unmapped although exported, until their copies are done
   std::size_t slots_peak_ = 0;
+  std::deque<Arrival> arrivals_;                       // planned, waiting for chunks; in order
+  std::thread* pump_ = nullptr;                        // starts them as copies out end; a pointer, as a forked child must drop it
+  std::condition_variable pump_wakes_;
+  bool pump_stops_ = false;
+  std::size_t taking_ = 0;                             // threads that need a chunk now: arrivals stand back
+  std::uint64_t serials_ = 0;
   Status last_failure_;                                // of the newest copy that failed
   std::uint64_t failed_copies_ = 0;
   bool detached_ = false;

@@ -28,6 +28,8 @@ Snapshot Engine::snapshot() {
     shot.slots_capacity = store_->capacity();
     shot.host_name = store_->name();
     shot.handles = driver_->live();
+    shot.out_times = driver_->times(Lane::out);
+    shot.in_times = driver_->times(Lane::in);
   }
   return shot;
 }

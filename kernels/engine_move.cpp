@@ -93,6 +93,13 @@ Status Engine::unmap_borrowed(Range& range, std::uint32_t index) {
 // Takes a free chunk, making room if need be. `want`: how many the caller needs in all, so that evictions start
 // together and their copies overlap. The lock may be released meanwhile: states can change.
 Status Engine::take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces) {
+  ++taking_;
+  const Status status = take_chunk_first(lock, want, chunk, keep_graces);
+  if (--taking_ == 0 && !arrivals_.empty()) pump_wakes_.notify_one();
+  return status;
+}
+
+Status Engine::take_chunk_first(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces) {
   const std::uint64_t failed_before = failed_copies_;
   for (;;) {
     reap();
@@ -278,6 +285,7 @@ void Engine::after_copy_in(const CopyJob& job) {
   Range& range = *job.range;
   VTensor& part = range.parts[job.index];
   part.ticket = {};
+  part.planned = false;
   Status status = job.state == CopyState::done ? kOk : Status{Code::failed, "copy from the host store", job.error};
   if (status.ok()) {
     const bool clean = !part.write_wanted && !range.exported;
@@ -356,13 +364,14 @@ void Engine::reap() {
   while (const auto job = copies_.collect(Lane::in)) after_copy_in(*job);
 }
 
-void Engine::wait_for(Lock& lock, Ticket ticket) {
+void Engine::wait_for(Lock& lock, Ticket ticket, bool exposed) {
   const auto begun = std::chrono::steady_clock::now();
   ++waiting_;
   lock.unlock();
   copies_.wait(ticket);
   lock.lock();
   --waiting_;
+  if (!exposed) return;
   const auto waited = std::chrono::steady_clock::now() - begun;
   counters_.wait_ns += static_cast<std::uint64_t>(std::chrono::nanoseconds(waited).count());
 }

@@ -64,6 +64,7 @@ void Engine::unpin_parts(const Use& use) noexcept {
 
 // Makes every vTensor of `uses` resident, or borrowed. Pre: they are pinned, so what arrived stays.
 void Engine::fetch(Lock& lock, std::span<const Use> uses, Fetch fetch) {
+  reap();
   for (;;) {
     std::size_t want = 0;
     for (const Use& use : uses) {
@@ -103,6 +104,8 @@ bool Engine::fetch_part(Lock& lock, Range& range, std::uint32_t index, bool writ
         stay(range, index);
         continue;
       case State::arriving:
+        counters_.late += part.planned;
+        part.planned = false;
         part.write_wanted |= write;
         return false;
       case State::absent:
@@ -261,7 +264,10 @@ void Engine::after_fork(bool in_child) {
   if (drained_) return;
   driver_->after_fork(in_child);
   store_->after_fork(in_child);
-  if (in_child) waiting_ = 0;  // those threads are the parent's
+  if (in_child) {  // other threads are the parent's
+    waiting_ = taking_ = 0;
+    forget_pump();
+  }
   if (!store_->shared_after_fork()) return;
   for (const auto& range : records_) {
     if (range->life != Life::live || !(range->exported || detached_)) continue;

@@ -12,6 +12,11 @@ namespace vt {
 namespace {
 // Copies move in pieces so that giving one up takes microseconds, not the length of a chunk.
 constexpr Bytes kPiece = Bytes{256} << 10;
+
+std::uint64_t passed_since(std::chrono::steady_clock::time_point begun) {
+  const auto passed = std::chrono::steady_clock::now() - begun;
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
+}
 }  // namespace
 
 HostLane::HostLane(Ticket::Lane direction, double bytes_per_second)
@@ -99,6 +104,11 @@ std::size_t HostLane::live() {
       std::count_if(copies_.begin(), copies_.end(), [](const Copy& copy) { return !copy.retired; }));
 }
 
+LaneTimes HostLane::times() const {
+  std::lock_guard lock(mutex_);
+  return times_;
+}
+
 void HostLane::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -118,11 +128,13 @@ void HostLane::perform(Copy& copy, std::unique_lock<std::mutex>& lock) {
     error = move_piece(copy, moved, std::min(kPiece, copy.bytes - moved));
     lock.lock();
   }
+  times_.processor_ns += passed_since(begun);
   if (bytes_per_second_ > 0 && error == 0) {
     const auto takes = std::chrono::duration<double>(static_cast<double>(copy.bytes) / bytes_per_second_);
     link_free_ = std::max(begun, link_free_) + std::chrono::duration_cast<Clock::duration>(takes);
     work_.wait_until(lock, link_free_, [&] { return copy.give_up; });
   }
+  times_.busy_ns += passed_since(begun);
   copy.error = error;
   copy.state = error != 0 ? CopyState::failed : copy.give_up ? CopyState::cancelled : CopyState::done;
   ended_.notify_all();

@@ -29,6 +29,7 @@ class HostLane {
   void wait(std::uint64_t number);
   CopyState cancel(std::uint64_t number);
   void retire(std::uint64_t number);
+  LaneTimes times() const;
   std::size_t live();
 
   void before_fork();               // waits for the queue to empty, then holds the mutex
@@ -56,7 +57,7 @@ class HostLane {
 
   const Ticket::Lane direction_;
   const double bytes_per_second_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable work_;   // something to do, or to give up
   std::condition_variable ended_;  // some copy ended
   std::deque<Copy> copies_;        // copies_[i] has number first_ + i; references stay valid while the thread works
@@ -66,6 +67,7 @@ class HostLane {
   std::thread* worker_ = nullptr;  // started by the first copy; a pointer because a forked child must drop it
   bool stop_ = false;
   bool inline_ = false;
+  LaneTimes times_;
 };
 
 }  // namespace vt

@@ -26,6 +26,14 @@ enum class Life : std::uint8_t {
   limbo,   // freed and emptied, but an operation that saw it alive still counts it as pinned
 };
 
+// Who a tensor is to the recorder and the plan runner, whose thread alone reads and writes it.
+struct Tag {
+  std::uint32_t iteration = 0;      // the iteration that `tensor` and `birth` count in
+  std::uint32_t tensor = kNone;
+  std::uint32_t birth = kNone;      // which of its allocations it was; kNone if it is older
+  std::uint32_t planned = kNone;    // tensor of the active plan
+};
+
 struct Range {
   Address base = 0;
   Bytes bytes = 0;            // as asked for; the last vTensor may be partly used
@@ -36,6 +44,8 @@ struct Range {
   std::uint32_t part_pins = 0;
   std::uint32_t roster_at = kNone;  // index in the engine's list of ranges with something resident
   Tick freed_at = 0;
+  std::uint64_t serial = 0;         // counts tensors; a record that is used again gets a new one
+  Tag tag;
   std::unique_ptr<VTensor[]> parts;
   std::vector<Tick> part_use;  // last use of each vTensor; empty until a part was used alone
 
@@ -54,6 +64,14 @@ struct Use {
   std::uint32_t last;
   bool write;
   bool whole;
+};
+
+// vTensors [first, last) of a tensor that a plan moves; `serial` tells whether the range still is that tensor.
+struct PlannedMove {
+  Range* range;
+  std::uint64_t serial;
+  std::uint32_t first;
+  std::uint32_t last;
 };
 
 }  // namespace vt

@@ -77,6 +77,7 @@ const char* name_of(Event event) noexcept;
 // One chunk-sized piece of a tensor.
 struct VTensor {
   State state = State::resident;
+  bool planned = false;        // a plan is bringing it back
   bool write_wanted = false;   // whoever waits for it will write: it need not arrive as a clean copy
   std::uint8_t failures = 0;   // copies in that failed since it was last resident
   std::uint32_t pins = 0;      // running operations that use this piece alone

@@ -1,22 +1,15 @@
-// The seam to torch: where its memory comes from, and what its operations are about to use.
+// The seam to torch's memory.
 //
-// Covers: the allocator shim (large allocations to the engine, the rest to torch's own) and the observer (every
-// dispatcher operation makes its tensor arguments resident and pins them while it runs).
-// Leaves: all policy. torch_bridge.cpp is the only file of kernels/ that includes torch.
+// Covers: the allocator shim: large allocations to the engine, the rest to torch's own.
+// Leaves: what operations use (torch_observer.h), all policy.
 #pragma once
 
 #include "engine.h"
 
 namespace vt {
 
-// Routes torch's CPU allocations of at least `min_bytes` to the current engine. Operations are observed from the
-// moment live tensors first came near the budget: with room to spare nothing can be missing, and nothing is paid
-// (I8). The operation that runs at that moment was not seen; what it misses, the fault handler brings. With
-// `observe_always` from the start: for a device without such a handler, and for tests that allow no fault.
+// Routes torch's CPU allocations of at least `min_bytes` to the current engine.
 void attach_torch(Bytes min_bytes, bool observe_always);
-// Starts observing now if the engine asks for it (Engine::pressed). For calls that evict outside an allocation.
-void observe_if_pressed();
-bool observing() noexcept;
 // Torch is as it was. Tensors that live stay valid.
 void detach_torch();
 

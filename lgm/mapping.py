@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from .lifetimes import Lifetimes, cover
-from .model import Device, Ints, Trace
+from .model import Device, Ints, Plan, Trace
 from .schedule import Moves
 
-__all__ = ["Layer", "layers", "occupied", "ranges_to_keep"]
+__all__ = ["Layer", "away_at_turn", "layers", "occupied", "ranges_to_keep"]
 
 
 def occupied(trace: Trace, life: Lifetimes, moves: Moves) -> Ints:
@@ -155,3 +155,22 @@ def layers(trace: Trace, device: Device, life: Lifetimes, moves: Moves) -> Itera
                 if cycle == 1:
                     name = f"{event} {t}" if event in ("alloc", "free") else f"{event} {t}[{first}:{last}]"
                     yield Layer(op, name, tuple(placed), tuple(edges))
+
+
+def away_at_turn(plan: Plan) -> list[tuple[int, int, int]]:
+    """(tensor, first, last) of what is away when an iteration begins, in the steady state."""
+    trace = plan.trace
+    spans = [(op, 0, k) for k, op in enumerate(plan.out_op.tolist())] + [(op, 1, k) for k, op in enumerate(plan.in_op.tolist())]
+    away: dict[int, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}
+    chunks = trace.chunks
+    for _, kind, k in sorted(spans):
+        side = "in" if kind else "out"
+        t, a, b = (int(getattr(plan, f"{side}_{f}")[k]) for f in ("tensor", "first", "last"))
+        away.setdefault(t, np.zeros(int(chunks[t]), dtype=np.bool_))[a:b] = not kind
+    result = []
+    for t, flags in away.items():
+        born, died = int(trace.tensor_born[t]), int(trace.tensor_died[t])
+        lives_on = (born < 0 and died < 0) or 0 <= died < born
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
+        result += [(t, int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True) if lives_on]
+    return result

@@ -11,6 +11,7 @@ Importing this package builds nothing and touches no device; :func:`enable` does
 from __future__ import annotations
 
 from .errors import BuildError, ConfigError, NotEnabledError, UnsupportedDeviceError, VtensorError
+from .planning import record, save_trace, step
 from .primitives import Residency, VTensor, merge, residency, salloc, split
 from .session import disable, enable, enabled, is_enabled
 from .stats import memory_stats, memory_summary, reset_peak_memory_stats
@@ -32,8 +33,11 @@ __all__ = [
     "memory_stats",
     "memory_summary",
     "merge",
+    "record",
     "reset_peak_memory_stats",
     "residency",
     "salloc",
+    "save_trace",
     "split",
+    "step",
 ]

@@ -52,7 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--min-size", metavar="SIZE", help="smallest managed tensor (default: half a chunk)")
     run.add_argument("--host", metavar="SIZE", help="room of the host store (default: four fifths of RAM)")
     run.add_argument("--spill-dir", metavar="DIR", help="keep absent data in a file here instead of in RAM")
-    run.add_argument("--policy", choices=["lru", "size_staleness"], default="lru", help="who leaves (default: lru)")
+    run.add_argument("--policy", choices=["plan", "lru", "size_staleness"], default="plan", help="who leaves (default: plan)")
+    run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
+    run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")
     run.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="in which pieces")
     run.add_argument("--oversize", choices=["borrow", "raise"], default="borrow", help="operations above the budget")
     run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
@@ -68,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    from . import launcher, session
+    from . import launcher, planning, session
 
     rest = options.script[1:] if options.script[:1] == ["--"] else options.script
     if options.module is None and not rest:
@@ -84,10 +86,13 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         granularity=options.granularity,
         oversize=options.oversize,
         link=options.link,
+        plan=options.plan,
     )
+    if options.save_trace is not None:
+        planning.record()
     if options.module is not None:
-        return launcher.run_module(options.module, rest)
-    return launcher.run_script(rest[0], rest[1:])
+        return launcher.run_module(options.module, rest, options.save_trace)
+    return launcher.run_script(rest[0], rest[1:], options.save_trace)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

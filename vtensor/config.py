@@ -12,32 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from lgm import units
+from lgm.units import format_bytes
+
 from .errors import ConfigError
 
 __all__ = ["Config", "Granularity", "Oversize", "Policy", "format_bytes", "make_config", "parse_bytes", "parse_link"]
 
-Policy = Literal["lru", "size_staleness"]
+Policy = Literal["plan", "lru", "size_staleness"]
 Granularity = Literal["chunk", "tensor"]
 Oversize = Literal["borrow", "raise"]
-
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "k": 2**10,
-    "m": 2**20,
-    "g": 2**30,
-    "t": 2**40,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
-
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -65,43 +49,21 @@ class Config:
 
 
 def parse_bytes(value: int | str, name: str) -> int:
-    """Bytes of ``4096``, ``"2MiB"``, ``"1.5 GB"``. ``k``, ``m``, ``g`` and ``t`` alone are binary, as in torch.
-
-    Raises
-    ------
-    ConfigError
-        If it is no size, or not positive.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ConfigError(f"{name} must be bytes or a text such as '4GiB', got {value!r}")
-    if isinstance(value, str):
-        match = _SIZE.fullmatch(value)
-        if match is None or match[2].lower() not in _UNITS:
-            raise ConfigError(f"{name}={value!r} is not a size; write bytes, or a text such as '4GiB' or '512MB'")
-        value = int(float(match[1]) * _UNITS[match[2].lower()])
-    if value <= 0:
-        raise ConfigError(f"{name} must be positive, got {value}")
-    return value
+    """:func:`lgm.units.parse_bytes`, with this package's error."""
+    try:
+        return units.parse_bytes(value, name)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def parse_link(value: float | str | None) -> float:
     """Bytes a second of ``None`` (no limit: 0), ``6e9`` or ``"6GB/s"``."""
     if value is None:
         return 0.0
-    if isinstance(value, str):
-        return float(parse_bytes(re.sub(r"/s(ec)?\s*$", "", value), "link"))
-    if value <= 0:
-        raise ConfigError(f"link must be positive bytes a second, got {value}")
-    return float(value)
-
-
-def format_bytes(count: float) -> str:
-    """``"1.50 GiB"``: the unit a person reads."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
-        count /= 1024
-    return f"{count:.2f} TiB"
+    try:
+        return units.parse_speed(value)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def physical_memory() -> int:
@@ -146,7 +108,7 @@ def make_config(
     min_size: int | str | None = None,
     host: int | str | None = None,
     spill_dir: str | os.PathLike[str] | None = None,
-    policy: Policy = "lru",
+    policy: Policy = "plan",
     granularity: Granularity = "chunk",
     oversize: Oversize = "borrow",
     link: float | str | None = None,

@@ -17,14 +17,15 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from .errors import ConfigError
+from .planning import save_trace
 from .session import disable, is_enabled
 from .stats import memory_summary
 
 __all__ = ["run_module", "run_script"]
 
 
-def run_script(path: str, arguments: list[str]) -> int:
-    """Run the file `path` as ``__main__``; return its exit code.
+def run_script(path: str, arguments: list[str], trace: str | None = None) -> int:
+    """Run the file `path` as ``__main__``; write its last iteration to `trace`; return its exit code.
 
     Raises
     ------
@@ -38,11 +39,11 @@ def run_script(path: str, arguments: list[str]) -> int:
     main = _new_main(path)
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     sys.path[0:0] = [str(Path(path).resolve().parent)]
-    return _run(main, lambda: compile(source, path, "exec"), [path, *arguments])
+    return _run(main, lambda: compile(source, path, "exec"), [path, *arguments], trace)
 
 
-def run_module(name: str, arguments: list[str]) -> int:
-    """Run the module `name` as ``python -m name`` would; return its exit code.
+def run_module(name: str, arguments: list[str], trace: str | None = None) -> int:
+    """Run the module `name` as ``python -m name`` would; else as :func:`run_script`.
 
     Raises
     ------
@@ -70,7 +71,7 @@ def run_module(name: str, arguments: list[str]) -> int:
         assert found is not None  # a source loader has code
         return found
 
-    return _run(main, code, [spec.origin, *arguments])
+    return _run(main, code, [spec.origin, *arguments], trace)
 
 
 def _new_main(path: str) -> ModuleType:
@@ -80,7 +81,7 @@ def _new_main(path: str) -> ModuleType:
     return main
 
 
-def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str]) -> int:
+def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], trace: str | None) -> int:
     sys.argv[:] = argv
     sys.modules["__main__"] = main  # for good: pickling and spawned workers look the script's names up there
     process, managed = os.getpid(), is_enabled()  # VTENSOR_DISABLE may have kept it off
@@ -101,7 +102,7 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str]) -> int
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     finally:
         if managed and os.getpid() == process:
-            _say_goodbye()
+            _say_goodbye(trace)
 
 
 def _exit_code(stop: SystemExit) -> int:
@@ -113,10 +114,16 @@ def _exit_code(stop: SystemExit) -> int:
     return 1
 
 
-def _say_goodbye() -> None:
+def _say_goodbye(trace: str | None) -> None:
     if not is_enabled():
         print("vtensor: the script turned vtensor off before it ended; no summary", file=sys.stderr)
         return
     sys.stdout.flush()
+    if trace is not None:
+        try:
+            saved = save_trace(trace)
+            print(f"vtensor: wrote {trace}: {saved.operations} operations, {saved.tensors} tensors", file=sys.stderr)
+        except (RuntimeError, OSError) as error:
+            print(f"vtensor: {trace} was not written: {error}", file=sys.stderr)
     print(memory_summary(), file=sys.stderr)
     disable()

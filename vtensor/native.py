@@ -29,7 +29,7 @@ __all__ = ["build", "compiler", "library_path", "load", "sources_dir"]
 
 _NAME = "_vtensor_native"
 _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-Wall", "-Wextra", "-Werror"]
-_SEAMS = {"module.cpp", "torch_bridge.cpp"}  # the two files that include Python's and torch's headers
+_SEAMS = ("module", "torch_")  # files that include Python's or torch's headers begin with these
 
 
 def sources_dir() -> Path:
@@ -115,12 +115,12 @@ def build(target: Path, *, verbose: bool = True) -> None:
 
         def compile_one(source: Path) -> str:
             unit = Path(scratch) / (source.stem + ".o")
-            seam = source.name in _SEAMS
+            seam = source.name.startswith(_SEAMS)
             _run([cxx, *flags, *(include if seam else []), "-c", str(source), "-o", str(unit)])
             return str(unit)
 
-        # The two files with big headers first, so that they are not what everything else waits for.
-        sources = sorted(sources_dir().glob("*.cpp"), key=lambda s: s.name not in _SEAMS)
+        # The files with big headers first, so that they are not what everything else waits for.
+        sources = sorted(sources_dir().glob("*.cpp"), key=lambda s: not s.name.startswith(_SEAMS))
         with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
             units = list(pool.map(compile_one, sources))
         library = str(Path(scratch) / "linked.so")

@@ -20,6 +20,7 @@ from .config import Config, Granularity, Oversize, Policy, format_bytes, make_co
 from .doors import close_doors, open_doors
 from .errors import ConfigError, NotEnabledError, UnsupportedDeviceError
 from .foreach import cut_foreach, restore_foreach
+from .planning import check_plan, start_planner, stop_planner
 
 __all__ = ["Device", "active_config", "core", "disable", "enable", "enabled", "is_enabled"]
 
@@ -62,10 +63,11 @@ def enable(
     min_size: int | str | None = None,
     host: int | str | None = None,
     spill_dir: str | os.PathLike[str] | None = None,
-    policy: Policy = "lru",
+    policy: Policy = "plan",
     granularity: Granularity = "chunk",
     oversize: Oversize = "borrow",
     link: float | str | None = None,
+    plan: str | os.PathLike[str] | None = None,
 ) -> None:
     """Train in `budget` bytes: what does not fit waits in host memory, and is back before it is read.
 
@@ -90,8 +92,9 @@ def enable(
     spill_dir
         A directory: absent vTensors live in a file there instead of in RAM, so that a model larger than RAM trains.
     policy
-        Whose chunks leave: ``"lru"``, the longest unused, or ``"size_staleness"``, the largest bytes x staleness
-        (the filter of DELTA, arXiv 2203.15980).
+        ``"plan"``: two iterations are recorded, a plan is made in the background, and later iterations follow it, with copies
+        hidden behind computing. Until then, and whenever an iteration differs, the longest unused leave. ``"lru"``: they always do.
+        ``"size_staleness"``: always the largest bytes x staleness (the filter of DELTA, arXiv 2203.15980).
     granularity
         ``"chunk"``: exactly as many vTensors of a victim leave as are needed. ``"tensor"``: the whole victim, the
         baseline of the vTensor paper.
@@ -100,6 +103,8 @@ def enable(
         in the host store, slowly. ``"raise"``: allocations raise instead.
     link
         Limits the copies of each direction to so many bytes a second (``"6GB/s"``), to emulate a slow bus.
+    plan
+        A plan made by ``lgm analyze``, followed from the first iteration that fits it.
 
     Raises
     ------
@@ -143,10 +148,16 @@ def enable(
     }
     with _lock:
         if _active is not None:
+            if plan is not None:
+                raise ConfigError("vtensor is enabled already; a plan= is taken at the first enable() only")
             _change(_active, budget, given)
             return
         config = make_config(budget, **given)
+        if plan is not None and config.policy != "plan":
+            raise ConfigError(f"plan= and policy={config.policy!r} contradict each other; leave policy= out")
+        checked = None if plan is None else check_plan(plan, config)
         _start(config)
+        start_planner(config, checked)
         _active = config
     log.info(
         "enabled: budget %s in chunks of %s, host store %s in %s, %s by %s",
@@ -165,6 +176,7 @@ def disable() -> None:
     with _lock:
         if _active is None:
             return
+        stop_planner()
         close_doors()
         restore_foreach()
         native.load().stop()

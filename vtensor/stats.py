@@ -33,6 +33,10 @@ def memory_stats() -> dict[str, Any]:
     (vTensors that left for free), ``cancels``, ``faults`` (reads outside operations), ``oversize`` (operations larger
     than the budget), ``failures`` (survived), ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
 
+    Of plans: ``iterations`` seen, ``planned_iterations`` (followed a plan from end to end), ``deviations`` (left one),
+    ``plans`` made, ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time, and not),
+    ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying while the program computed, and while it waited).
+
     Raises
     ------
     NotEnabledError
@@ -56,6 +60,16 @@ def memory_stats() -> dict[str, Any]:
     stats["moved_out_bytes"] = shot["moved_out"]
     stats["moved_in_bytes"] = shot["moved_in"]
     stats["wait_seconds"] = shot["wait_ns"] / 1e9
+    copying = (shot["out_ns"] + shot["in_ns"]) / 1e9
+    stats["exposed_copy_seconds"] = stats["wait_seconds"]
+    stats["hidden_copy_seconds"] = max(copying - stats["wait_seconds"], 0.0)
+    plans = module.plan_counters()
+    stats["iterations"] = plans["iterations"]
+    stats["planned_iterations"] = plans["planned"]
+    stats["deviations"] = plans["deviations"]
+    stats["plans"] = plans["installed"]
+    stats["prefetch_hits"] = shot["prefetches"] - shot["late"]
+    stats["late_arrivals"] = shot["late"]
     for name in (
         "evictions",
         "discards",
@@ -94,10 +108,19 @@ def memory_summary() -> str:
         ("small tensors beside it", size["unmanaged_bytes.current"], peak("unmanaged_bytes")),
         ("moved out", size["moved_out_bytes"], f"{s['evictions']} vTensors; {s['discards']} more left for free"),
         ("moved in", size["moved_in_bytes"], f"waited {s['wait_seconds']:.2f} s for copies"),
+        ("planned iterations", f"{s['planned_iterations']} of {s['iterations']}", _plan_note(s)),
         ("larger than the budget", f"{s['oversize']} operations", f"{peak('borrowed_bytes')} used in place"),
     ]
     title = f"vtensor: {config.policy} by {config.granularity}, chunks of {format_bytes(config.chunk)}"
     return "\n".join([title, *(f"  {name:<26} {value:>14}   {note}".rstrip() for name, value, note in rows)])
+
+
+def _plan_note(s: dict[str, Any]) -> str:
+    if not s["plans"]:
+        return ""
+    hidden, exposed = s["hidden_copy_seconds"], s["exposed_copy_seconds"]
+    share = hidden / (hidden + exposed) if hidden + exposed > 0 else 1.0
+    return f"{s['deviations']} left their plan; {share:.0%} of copying hidden; {s['late_arrivals']} late arrivals"
 
 
 def reset_peak_memory_stats() -> None:

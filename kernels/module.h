@@ -1,0 +1,31 @@
+// What the module files share: engines from settings, and C++ figures as Python dictionaries.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "driver_inject.h"
+#include "engine.h"
+
+namespace vt {
+
+struct MadeEngine {
+  std::unique_ptr<Engine> engine;
+  InjectDriver* inject;  // owned by the engine; nullptr unless asked for
+};
+
+MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes, const std::string& spill_dir,
+                       const std::string& policy, const std::string& granularity, bool raise_oversize, double link,
+                       bool injectable);
+
+pybind11::dict to_dict(const Amount& amount);
+pybind11::dict to_dict(const LiveHandles& handles);
+pybind11::dict to_dict(const Residency& residency);
+pybind11::dict to_dict(const Snapshot& shot);
+
+inline const void* pointer(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
+
+void bind_parts(pybind11::module_& m);     // module_parts.cpp
+void bind_planning(pybind11::module_& m);  // module_planning.cpp
+
+}  // namespace vt

@@ -1,0 +1,97 @@
+// See module.h.
+
+#include "driver_host.h"
+#include "module.h"
+
+namespace py = pybind11;
+
+namespace vt {
+
+MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes, const std::string& spill_dir,
+                       const std::string& policy, const std::string& granularity, bool raise_oversize, double link,
+                       bool injectable) {
+  EngineConfig config;
+  config.budget_chunks = budget_chunks;
+  config.order = order_from(policy);
+  config.granularity = granularity_from(granularity);
+  config.oversize = raise_oversize ? Oversize::raise : Oversize::borrow;
+  std::unique_ptr<Driver> driver = std::make_unique<HostDriver>(chunk_bytes, link);
+  InjectDriver* inject = nullptr;
+  if (injectable) {
+    auto wrapped = std::make_unique<InjectDriver>(std::move(driver));
+    inject = wrapped.get();
+    driver = std::move(wrapped);
+  }
+  auto store = spill_dir.empty() ? make_ram_store(chunk_bytes, host_bytes)
+                                 : make_file_store(chunk_bytes, host_bytes, spill_dir);
+  return {std::make_unique<Engine>(std::move(driver), std::move(store), config), inject};
+}
+
+py::dict to_dict(const Amount& amount) {
+  py::dict d;
+  d["current"] = amount.current;
+  d["peak"] = amount.peak;
+  d["allocated"] = amount.allocated;
+  d["freed"] = amount.freed;
+  return d;
+}
+
+py::dict to_dict(const LiveHandles& handles) {
+  py::dict d;
+  d["reservations"] = handles.reservations;
+  d["chunks"] = handles.chunks;
+  d["mappings"] = handles.mappings;
+  d["host_mappings"] = handles.host_mappings;
+  d["copies"] = handles.copies;
+  return d;
+}
+
+py::dict to_dict(const Snapshot& shot) {
+  const Counters& c = shot.counters;
+  py::dict d;
+  d["tensor_bytes"] = to_dict(c.tensor_bytes);
+  d["wanted_bytes"] = to_dict(c.wanted_bytes);
+  d["absent_bytes"] = to_dict(c.absent_bytes);
+  d["borrowed_bytes"] = to_dict(c.borrowed_bytes);
+  d["chunk_bytes"] = shot.chunk_bytes;
+  d["budget_chunks"] = shot.budget_chunks;
+  d["held_chunks"] = shot.held_chunks;
+  d["peak_held_chunks"] = shot.peak_held_chunks;
+  d["cached_chunks"] = shot.cached_chunks;
+  d["ranges"] = shot.ranges;
+  d["slots_used"] = shot.slots_used;
+  d["slots_capacity"] = shot.slots_capacity;
+  d["slots_peak"] = shot.slots_peak;
+  d["moved_out"] = shot.moved_out;
+  d["moved_in"] = shot.moved_in;
+  d["copies_out"] = shot.copies_out;
+  d["copies_in"] = shot.copies_in;
+  d["allocations"] = c.allocations;
+  d["reused"] = c.reused;
+  d["remaps"] = c.remaps;
+  d["evictions"] = c.evictions;
+  d["discards"] = c.discards;
+  d["cancels"] = c.cancels;
+  d["faults"] = c.faults;
+  d["oversize"] = c.oversize;
+  d["failures"] = c.failures;
+  d["prefetches"] = c.prefetches;
+  d["late"] = c.late;
+  d["wait_ns"] = c.wait_ns;
+  d["out_ns"] = shot.out_times.busy_ns;
+  d["in_ns"] = shot.in_times.busy_ns;
+  d["processor_ns"] = shot.out_times.processor_ns + shot.in_times.processor_ns;
+  d["host"] = shot.host_name;
+  d["handles"] = to_dict(shot.handles);
+  return d;
+}
+
+py::dict to_dict(const Residency& residency) {
+  py::dict d;
+  d["chunks"] = residency.chunks;
+  for (std::size_t s = 0; s < kStates; ++s) d[name_of(static_cast<State>(s))] = residency.in_state[s];
+  d["clean"] = residency.clean;
+  return d;
+}
+
+}  // namespace vt

@@ -1,0 +1,189 @@
+#include "plan_runner.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+namespace vt {
+
+namespace {
+constexpr std::size_t kMostSeen = 64;  // shapes of iterations remembered without a plan
+}  // namespace
+
+Finding PlanRunner::boundary(Engine& engine) {
+  recorder_.end();
+  ++counters_.iterations;
+  Finding finding = Finding::nothing;
+  if (recording_ && !recorder_.full()) {
+    const bool completed = active_ != nullptr && recorder_.rows() == active_->rows() && recorder_.hash() == active_->final_hash;
+    if (completed && followed_) {
+      ++counters_.planned;
+      const auto mine = std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return p.get() == active_; });
+      std::rotate(mine, mine + 1, plans_.end());
+    } else {
+      if (active_ != nullptr && !completed) deviate(engine);
+      if (!has_plan(recorder_.hash(), recorder_.rows())) {
+        auto seen = std::find_if(seen_.begin(), seen_.end(), [&](const Seen& s) { return s.hash == recorder_.hash(); });
+        if (seen == seen_.end()) {
+          if (seen_.size() >= kMostSeen) seen_.erase(seen_.begin());
+          seen_.push_back({recorder_.hash(), 1});
+        } else if (++seen->times == 2) {
+          finding = Finding::repeated;
+        }
+      }
+    }
+    std::swap(recorder_, finished_);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& plan : incoming_) {
+      if (plans_.size() >= kMostPlans) plans_.erase(plans_.begin());
+      plans_.push_back(std::move(plan));
+      ++counters_.installed;
+      active_ = nullptr;
+    }
+    incoming_.clear();
+  }
+  if (active_ != nullptr && plans_.back().get() != active_) active_ = nullptr;
+  const bool went_on = active_ != nullptr && followed_;
+  living_ = engine.living([&](std::span<Range* const> live) {
+    recorder_.begin(static_cast<std::uint32_t>(counters_.iterations), live);
+  });
+  births_.clear();
+  recording_ = true;
+  followed_ = !plans_.empty();
+  if (followed_ && !went_on) {
+    activate(*plans_.back());
+    fill(active_->away, 0, active_->away.size(), out_now_);
+    engine.move_by_plan(out_now_, {});  // as the plan expects to find it
+  }
+  return finding;
+}
+
+void PlanRunner::install(std::unique_ptr<Plan> plan) {
+  std::lock_guard lock(mutex_);
+  incoming_.push_back(std::move(plan));
+}
+
+void PlanRunner::reset() {
+  recorder_ = Recorder{};
+  finished_ = Recorder{};
+  recording_ = followed_ = false;
+  plans_.clear();
+  active_ = nullptr;
+  bound_.clear();
+  births_.clear();
+  seen_.clear();
+  counters_ = {};
+  std::lock_guard lock(mutex_);
+  incoming_.clear();
+}
+
+bool PlanRunner::has_plan(std::uint64_t hash, std::uint32_t rows) const noexcept {
+  return std::any_of(plans_.begin(), plans_.end(), [&](const auto& p) { return p->rows() == rows && p->final_hash == hash; });
+}
+
+std::uint32_t PlanRunner::row(Engine& engine, OpId op) {
+  if (recorder_.full()) {  // no training iteration: an evaluation without end, perhaps
+    recording_ = false;
+    if (active_ != nullptr) deviate(engine);
+    return kNone;
+  }
+  const std::uint32_t row = recorder_.row(op);
+  if (!followed_) return row;
+  if (row >= active_->rows() || active_->hash[row] != recorder_.hash()) {
+    if (!change_plan(engine, row)) return row;
+  }
+  const Plan& plan = *active_;
+  const bool moves_begin = plan.out_at[row] != plan.out_at[row + 1] || plan.in_at[row] != plan.in_at[row + 1];
+  if (moves_begin || engine.arrivals_wait()) {
+    fill(plan.out, plan.out_at[row], plan.out_at[row + 1], out_now_);
+    fill(plan.in, plan.in_at[row], plan.in_at[row + 1], in_now_);
+    const auto begun = std::chrono::steady_clock::now();
+    engine.move_by_plan(out_now_, in_now_);
+    const auto passed = std::chrono::steady_clock::now() - begun;
+    stall(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count()));
+  }
+  return row;
+}
+
+// The iteration is not the planned one. True if another plan's prefix is the same.
+bool PlanRunner::change_plan(Engine& engine, std::uint32_t row) {
+  const auto fits = std::find_if(plans_.begin(), plans_.end(), [&](const auto& plan) {
+    return row < plan->rows() && plan->hash[row] == recorder_.hash();
+  });
+  if (fits == plans_.end()) {
+    deviate(engine);
+    return false;
+  }
+  activate(**fits);
+  for (std::size_t k = 0; k < births_.size() && k < active_->births.size(); ++k) bind(active_->births[k], births_[k]);
+  return true;
+}
+
+void PlanRunner::deviate(Engine& engine) {
+  ++counters_.deviations;
+  followed_ = false;
+  active_ = nullptr;
+  engine.forget_arrivals();
+}
+
+void PlanRunner::activate(Plan& plan) {
+  active_ = &plan;
+  bound_.assign(plan.bytes.size(), {});
+  // Tensors of the iteration before that outlive it, and tensors that last, each by what is known of them.
+  std::unordered_map<std::uint64_t, Range*> by_serial;
+  for (Range* range : living_) by_serial.emplace(range->serial, range);
+  const auto& recorded = recorder_.tensors();
+  std::unordered_map<std::uint32_t, Range*> by_birth;
+  for (const auto& tensor : recorded) {
+    const auto range = by_serial.find(tensor.serial);
+    if (tensor.born < 0 && tensor.previous != kNone && range != by_serial.end()) by_birth.emplace(tensor.previous, range->second);
+  }
+  std::size_t next = 0;
+  for (std::uint32_t t = 0; t < bound_.size(); ++t) {
+    if (plan.lasting[t] != 0) {
+      if (plan.serial[t] == 0) {  // from a file: the same program makes the same tensors in the same order
+        while (next < living_.size() && living_[next]->bytes != plan.bytes[t]) ++next;
+        if (next < living_.size()) plan.serial[t] = living_[next++]->serial;
+      }
+      const auto found = by_serial.find(plan.serial[t]);
+      if (found != by_serial.end()) bind(t, found->second);
+    } else if (plan.previous[t] != kNone) {
+      const auto found = by_birth.find(plan.previous[t]);
+      if (found != by_birth.end() && found->second->bytes == plan.bytes[t]) bind(t, found->second);
+    }
+  }
+}
+
+void PlanRunner::bind(std::uint32_t tensor, Range* range) {
+  bound_[tensor] = {range, range->serial};
+  range->tag.planned = tensor;
+}
+
+void PlanRunner::fill(const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end,
+                      std::vector<PlannedMove>& moves) const {
+  moves.clear();
+  for (std::size_t k = begin; k < end; ++k) {
+    const Bound& bound = bound_[parts[k].tensor];
+    if (bound.range != nullptr) moves.push_back({bound.range, bound.serial, parts[k].first, parts[k].last});
+  }
+}
+
+void PlanRunner::born(Range& range) {
+  const std::size_t k = births_.size();
+  recorder_.born(range);
+  births_.push_back(&range);
+  if (followed_ && k < active_->births.size()) bind(active_->births[k], &range);
+}
+
+bool PlanRunner::died(Range& range) noexcept {
+  recorder_.died(range);
+  if (!followed_) return true;
+  const std::uint32_t tensor = range.tag.planned;
+  if (tensor >= bound_.size() || bound_[tensor].range != &range) return true;
+  bound_[tensor] = {};
+  return active_->keep[tensor] != 0;
+}
+
+}  // namespace vt

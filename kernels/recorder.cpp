@@ -1,0 +1,72 @@
+#include "recorder.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace vt {
+
+std::uint64_t Recorder::mix(std::uint64_t hash, std::uint64_t value) noexcept {
+  hash ^= value + kSeed + (hash << 6) + (hash >> 2);
+  hash *= 0xff51afd7ed558ccdull;
+  return hash ^ (hash >> 32);
+}
+
+std::uint64_t Recorder::size_class(std::size_t chunks) noexcept {
+  if (chunks <= 4) return chunks;
+  const auto octave = static_cast<unsigned>(std::bit_width(chunks) - 1);
+  return std::uint64_t{octave} * 4 + ((chunks >> (octave - 2)) & 3);
+}
+
+std::uint64_t Recorder::now() const noexcept {
+  const auto passed = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count();
+  return static_cast<std::uint64_t>(passed) - stalls_;
+}
+
+void Recorder::begin(std::uint32_t number, std::span<Range* const> live) {
+  rows_.clear();
+  tensors_.clear();
+  uses_.clear();
+  births_.clear();
+  iteration_ = number;
+  for (Range* range : live) {
+    Tag& tag = range->tag;
+    const bool fresh = tag.iteration + 1 == number && tag.birth != kNone;
+    tensors_.push_back({range->bytes, -1, -1, fresh ? tag.birth : kNone, range->serial});
+    tag = {iteration_, static_cast<std::uint32_t>(tensors_.size() - 1), kNone};
+  }
+  hash_ = kSeed;
+  stalls_ = 0;
+  began_ = Clock::now();
+}
+
+std::uint32_t Recorder::row(OpId op) {
+  const auto row = static_cast<std::uint32_t>(rows_.size());
+  rows_.push_back({op, now(), row});
+  hash_ = mix(hash_, op);
+  return row;
+}
+
+void Recorder::row_ends(std::uint32_t row) noexcept {
+  if (row < rows_.size()) rows_[row].last = static_cast<std::uint32_t>(rows_.size() - 1);
+}
+
+void Recorder::use(Range& range, const Use& use) {
+  if (range.tag.iteration != iteration_ || rows_.empty()) return;  // made by another thread since the iteration began
+  const auto row = static_cast<std::uint32_t>(rows_.size() - 1);
+  uses_.push_back({row, range.tag.tensor, use.first, use.last, use.write});
+}
+
+void Recorder::born(Range& range) {
+  const auto tensor = static_cast<std::uint32_t>(tensors_.size());
+  range.tag = {iteration_, tensor, static_cast<std::uint32_t>(births_.size())};
+  tensors_.push_back({range.bytes, static_cast<std::int32_t>(rows_.size()) - 1, -1, kNone, range.serial});
+  births_.push_back(tensor);
+  hash_ = mix(hash_, size_class(range.chunks));
+}
+
+void Recorder::died(Range& range) noexcept {
+  if (range.tag.iteration != iteration_) return;
+  tensors_[range.tag.tensor].died = std::max<std::int32_t>(static_cast<std::int32_t>(rows_.size()) - 1, 0);
+}
+
+}  // namespace vt

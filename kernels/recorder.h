@@ -1,0 +1,84 @@
+// The log of one training iteration: rows (operations), tensors, uses. See lgm/model.py for what becomes of it.
+//
+// Covers: what happened since the last boundary, as plain arrays; a rolling hash that names the iteration's shape.
+// Leaves: what is done with it (plan_runner.h for following a plan, vtensor/recorder.py for making a trace of it).
+//
+// A row begins when an operation first uses or allocates managed memory; operations that do neither leave no trace, so a
+// `loss.item()` now and then changes nothing. Time spent waiting in the engine is not part of a row.
+// Thread-safety: one thread records, the one that runs the training loop. It takes no lock.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+
+namespace vt {
+
+using OpId = std::uint64_t;  // hash of an operator's name and overload
+
+class Recorder {
+ public:
+  struct Row {
+    OpId op;
+    std::uint64_t begin_ns;  // since the iteration began, without stalls
+    std::uint32_t last;      // the last row that began before this operation ended
+  };
+  struct Tensor {
+    Bytes bytes;
+    std::int32_t born;          // row, or -1: older than the iteration
+    std::int32_t died;          // row, or -1: still alive
+    std::uint32_t previous;     // which allocation of the iteration before it was, or kNone
+    std::uint64_t serial;
+  };
+  struct UseOf {
+    std::uint32_t row, tensor, first, last;
+    bool write;
+  };
+
+  static constexpr std::size_t kMostRows = std::size_t{1} << 20;  // a longer "iteration" is not one
+
+  // Iteration `number` begins (they count up): `live` are the tensors that exist now, oldest first.
+  void begin(std::uint32_t number, std::span<Range* const> live);
+  // The next row. Pre: not full.
+  std::uint32_t row(OpId op);
+  void row_ends(std::uint32_t row) noexcept;
+  void use(Range& range, const Use& use);
+  void born(Range& range);
+  void died(Range& range) noexcept;
+  // Time that is not computing: waiting for copies, moving chunks.
+  void stall(std::uint64_t ns) noexcept { stalls_ += ns; }
+  // The length of the last row is known now.
+  void end() noexcept { end_ns_ = now(); }
+
+  bool full() const noexcept { return rows_.size() >= kMostRows; }
+  // Names everything that happened before the next row: operations, and sizes of what they allocated, by steps of a quarter octave.
+  std::uint64_t hash() const noexcept { return hash_; }
+  std::uint32_t rows() const noexcept { return static_cast<std::uint32_t>(rows_.size()); }
+  const std::vector<Row>& all_rows() const noexcept { return rows_; }
+  const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
+  const std::vector<UseOf>& uses() const noexcept { return uses_; }
+  const std::vector<std::uint32_t>& births() const noexcept { return births_; }  // tensors in order of allocation
+  std::uint64_t end_ns() const noexcept { return end_ns_; }
+
+  static constexpr std::uint64_t kSeed = 0x9e3779b97f4a7c15ull;
+  static std::uint64_t mix(std::uint64_t hash, std::uint64_t value) noexcept;
+  static std::uint64_t size_class(std::size_t chunks) noexcept;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::uint64_t now() const noexcept;
+
+  std::vector<Row> rows_;
+  std::vector<Tensor> tensors_;
+  std::vector<UseOf> uses_;
+  std::vector<std::uint32_t> births_;
+  std::uint32_t iteration_ = 0;
+  std::uint64_t hash_ = kSeed;
+  std::uint64_t stalls_ = 0;
+  std::uint64_t end_ns_ = 0;
+  Clock::time_point began_{};
+};
+
+}  // namespace vt

@@ -1,0 +1,82 @@
+#include "thread_state.h"
+
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+
+namespace vt {
+
+namespace {
+
+std::mutex g_names_mutex;
+std::unordered_map<OpId, std::string>* g_names = new std::unordered_map<OpId, std::string>;  // never destroyed
+
+PlanRunner* g_runner = new PlanRunner;                       // never destroyed: threads may outlive statics
+std::atomic<const Thread*> g_runs_iterations{nullptr};       // the thread that ended an iteration last
+
+constinit thread_local Thread* t_mine = nullptr;  // a plain pointer: no guard on the hot path
+
+// Ends this_thread() with its thread. Tensors may die even later (other thread-local caches hold some); for them a
+// second Thread is made, and left.
+struct ThreadOwner {
+  ~ThreadOwner() {
+    delete t_mine;
+    t_mine = nullptr;
+  }
+};
+
+}  // namespace
+
+Thread& this_thread() {
+  if (t_mine == nullptr) {
+    t_mine = new Thread;
+    static thread_local ThreadOwner owner;
+    (void)owner;
+  }
+  return *t_mine;
+}
+
+const char* operation_name(const Thread& thread) noexcept {
+  return thread.frames.empty() ? nullptr : thread.frames.back().name;
+}
+
+OpId operator_id(const std::string& name) {
+  OpId id = Recorder::kSeed;
+  for (const char c : name) id = Recorder::mix(id, static_cast<unsigned char>(c));
+  std::lock_guard lock(g_names_mutex);
+  g_names->emplace(id, name);
+  return id;
+}
+
+std::string operator_name(OpId id) {
+  std::lock_guard lock(g_names_mutex);
+  const auto found = g_names->find(id);
+  return found == g_names->end() ? "?" : found->second;
+}
+
+PlanRunner& plan_runner() noexcept { return *g_runner; }
+
+bool recorded(const Thread& thread) noexcept {
+  return g_runs_iterations.load(std::memory_order_relaxed) == &thread && g_runner->recording();
+}
+
+Finding end_iteration(Engine& engine) {
+  g_runs_iterations = &this_thread();
+  return g_runner->boundary(engine);
+}
+
+void stop_recording() {
+  g_runs_iterations = nullptr;
+  g_runner->reset();
+}
+
+void begin_row(Thread& thread, Engine& engine) {
+  static const OpId outside = operator_id("(outside operations)");
+  if (thread.frames.empty()) {
+    g_runner->row(engine, outside);
+  } else if (thread.frames.back().row == kNone) {
+    thread.frames.back().row = g_runner->row(engine, thread.frames.back().id);
+  }
+}
+
+}  // namespace vt

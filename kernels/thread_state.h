@@ -1,0 +1,71 @@
+// What runs on each thread: operations under way, what they pinned, and whether the thread's iterations are recorded.
+//
+// Covers: the per-thread state of observer and allocator, and when an operation becomes a row of the trace.
+// Leaves: reading torch's operations (torch_observer.cpp), serving its allocations (torch_bridge.cpp). Knows nothing of torch.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "plan_runner.h"
+
+namespace vt {
+
+struct Frame {
+  std::uint32_t first_use;  // index into Thread::uses
+  bool transparent;
+  const char* name;
+  OpId id;
+  std::uint32_t row;  // of the recorder; kNone until it uses or allocates managed memory
+};
+
+struct Thread {
+  Engine* engine = nullptr;       // the engine all of the below belong to
+  std::vector<Frame> frames;      // operations under way, outermost first
+  std::vector<Use> uses;          // pinned arguments of all of them
+  std::vector<Use> missing;       // arguments of the newest that are not wholly resident
+  std::vector<Use> seen;          // all of its managed arguments, for the recorder
+  bool records = false;           // whether to fill `seen`
+  std::vector<Range*> newborns;   // allocated inside the outermost operation that is not transparent
+  bool all_sizes = false;         // manage small allocations too
+  std::uint32_t solid = 0;        // operations under way that are not transparent
+};
+
+Thread& this_thread();
+
+// The innermost operation under way, for messages; nullptr outside.
+const char* operation_name(const Thread& thread) noexcept;
+
+// Operators by name: a trace holds names, the runner compares ids.
+OpId operator_id(const std::string& name);
+std::string operator_name(OpId id);
+
+PlanRunner& plan_runner() noexcept;
+// The calling thread ends an iteration and begins the next; from now on it is the one that is recorded.
+Finding end_iteration(Engine& engine);
+void stop_recording();
+bool recorded(const Thread& thread) noexcept;
+// The innermost operation under way uses managed memory: it is a row of the trace from now on.
+void begin_row(Thread& thread, Engine& engine);
+
+// Measures what is not computing.
+class Stall {
+ public:
+  explicit Stall(const Thread& thread) : on_(recorded(thread)) {
+    if (on_) begun_ = std::chrono::steady_clock::now();
+  }
+  ~Stall() {
+    if (!on_) return;
+    const auto passed = std::chrono::steady_clock::now() - begun_;
+    plan_runner().stall(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count()));
+  }
+  Stall(const Stall&) = delete;
+  Stall& operator=(const Stall&) = delete;
+
+ private:
+  bool on_;
+  std::chrono::steady_clock::time_point begun_;
+};
+
+}  // namespace vt

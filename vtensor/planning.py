@@ -1,0 +1,265 @@
+"""Plans in a running program: when an iteration ends, when one is worth a plan, and the thread that makes it.
+
+Covers: finding iterations by optimizer steps or by :func:`step`, analysing in the background, plans and traces as files.
+Leaves: the analysis (:mod:`lgm`), following a plan (``kernels/plan_runner.h``), turning vtensor on (``session``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import lgm
+from lgm.mapping import away_at_turn
+
+from . import native
+from .config import Config, format_bytes
+from .errors import ConfigError, NotEnabledError
+from .recorder import Recording, make_recording
+
+__all__ = ["Planner", "check_plan", "record", "save_trace", "start_planner", "step", "stop_planner"]
+
+log = logging.getLogger("vtensor")
+_planner: Planner | None = None
+
+# Until enough was copied to know: what a PCIe 3.0 x16 slot carries.
+_ASSUMED_SPEED = 12e9
+# Seconds a chunk's mapping takes on the host device (DESIGN.md has the measurement).
+_SWITCH_SECONDS = 8e-6
+
+
+class Planner:
+    """One per enabled session."""
+
+    def __init__(self, module: ModuleType, config: Config, *, plans: bool) -> None:
+        self.module, self.config, self.plans = module, config, plans
+        self._marked = False  # somebody calls step()
+        self._marker: weakref.ref[Any] | None = None
+        self._others = 0
+        self._hook: Any = None
+        self._work: threading.Thread | None = None
+        self._before: dict[str, Any] = {}
+        self._now: dict[str, Any] = {}
+
+    def attach(self) -> None:
+        """Take the end of an optimizer's step for the end of an iteration."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self._hook = register_optimizer_step_post_hook(self._after_step)
+
+    def detach(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+        if self._work is not None and self._work is not threading.current_thread():
+            self._work.join()
+
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._marked:
+            return
+        # With several optimizers one of them marks iterations; if it stops stepping, another takes over.
+        known = self._marker() if self._marker is not None else None
+        if known is not optimizer:
+            self._others += 1
+            if known is not None and self._others <= 8:
+                return
+            self._marker = weakref.ref(optimizer)
+        self._others = 0
+        self.boundary()
+
+    def step(self) -> None:
+        self._marked = True
+        self.boundary()
+
+    def boundary(self) -> None:
+        """An iteration ends here and the next begins."""
+        repeated = self.module.boundary()
+        self._before, self._now = self._now, self.module.snapshot() if self.plans else {}
+        if repeated and self.plans and (self._work is None or not self._work.is_alive()):
+            recording = make_recording(self.module.recorded_iteration(), self.config.chunk)
+            device = self._device()
+            self._work = threading.Thread(target=self._analyze, args=(recording, device), name="vtensor-planner", daemon=True)
+            self._work.start()
+
+    def _device(self) -> lgm.Device:
+        """The device as the last iteration found it. Earlier ones touched host memory for the first time, which is slow."""
+
+        def spent(name: str) -> float:
+            return float(self._now[name] - self._before.get(name, 0))
+
+        def speed(side: str) -> float:
+            if spent(f"moved_{side}") < 16 * self.config.chunk:
+                return self.config.link or _ASSUMED_SPEED
+            return spent(f"moved_{side}") / (spent(f"{side}_ns") / 1e9)
+
+        moved = spent("moved_out") + spent("moved_in")
+        tax = spent("processor_ns") / 1e9 / moved / (os.cpu_count() or 1) if moved else 0.0
+        return lgm.Device(self.config.budget_chunks, speed("out"), speed("in"), tax=tax, switch=_SWITCH_SECONDS)
+
+    def _analyze(self, recording: Recording, device: lgm.Device) -> None:
+        try:
+            plan = lgm.analyze(recording.trace, device)
+        except lgm.InfeasibleError as error:
+            log.info("no plan: %s", error)
+            return
+        except Exception:  # a plan is advice: whatever goes wrong here, training goes on without it
+            log.exception("no plan: the analysis failed")
+            return
+        install(self.module, plan, recording)
+        log.info(
+            "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, step predicted %.3f s (computing %.3f s)",
+            plan.trace.operations,
+            format_bytes(plan.prediction.out_chunks * self.config.chunk),
+            format_bytes(plan.prediction.in_chunks * self.config.chunk),
+            plan.reservation,
+            plan.prediction.step_seconds,
+            plan.trace.seconds,
+        )
+
+
+def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
+    """Hand a plan to the core; it is followed from the next boundary on."""
+    trace = plan.trace
+    away = np.array(away_at_turn(plan), dtype=np.int64).reshape(-1, 3)
+    module.install_plan(
+        {
+            "names": list(trace.names),
+            "op_name": trace.op_name,
+            "chunk_bytes": trace.chunk_bytes,
+            "tensor_bytes": trace.tensor_bytes,
+            "tensor_born": trace.tensor_born,
+            "births": recording.births,
+            "keep": plan.keep,
+            "lasting": recording.lasting,
+            "serial": recording.serial,
+            "previous": recording.previous,
+            **{f"{side}_{f}": getattr(plan, f"{side}_{f}") for side in ("out", "in") for f in ("op", "tensor", "first", "last")},
+            "away_tensor": away[:, 0],
+            "away_first": away[:, 1],
+            "away_last": away[:, 2],
+        }
+    )
+
+
+def _of_file(plan: lgm.Plan) -> Recording:
+    """What ties a plan of another process to this one: the order in which tensors are made."""
+    trace = plan.trace
+    births = np.flatnonzero(trace.tensor_born >= 0)
+    births = births[np.argsort(trace.tensor_born[births], kind="stable")]
+    index = np.full(trace.tensors, -1, dtype=np.int64)
+    index[births] = np.arange(len(births))
+    wraps = (trace.tensor_born >= 0) & (trace.tensor_died >= 0) & (trace.tensor_died < trace.tensor_born)
+    lasting = (trace.tensor_born < 0) & (trace.tensor_died < 0)
+    zeros = np.zeros(trace.tensors, dtype=np.int64)
+    return Recording(trace, births, np.where(wraps, index, -1), zeros, lasting.astype(np.int64))
+
+
+def check_plan(path: str | os.PathLike[str], config: Config) -> lgm.Plan:
+    """Read a plan and see whether it fits the session.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, breaks a rule, or was made for other chunks or a larger budget.
+    """
+    try:
+        plan = lgm.load_plan(path)
+        lgm.validate(plan)
+    except lgm.LgmError as error:
+        raise ConfigError(f"plan={os.fspath(path)!r}: {error}") from None
+    if plan.trace.chunk_bytes != config.chunk:
+        raise ConfigError(
+            f"plan={os.fspath(path)!r} was made for chunks of {format_bytes(plan.trace.chunk_bytes)}, and chunk= is "
+            f"{format_bytes(config.chunk)}"
+        )
+    if plan.device.budget_chunks > config.budget_chunks:
+        raise ConfigError(
+            f"plan={os.fspath(path)!r} was made for a budget of {format_bytes(plan.device.budget_chunks * config.chunk)}, "
+            f"and budget= is {format_bytes(config.budget)}"
+        )
+    return plan
+
+
+def start_planner(config: Config, plan: lgm.Plan | None) -> None:
+    """Begin to look for iterations. `plan` comes from a file, and is followed from the first boundary on."""
+    global _planner
+    module = native.load()
+    _planner = Planner(module, config, plans=config.policy == "plan")
+    if plan is not None:
+        install(module, plan, _of_file(plan))
+        module.observe()
+    _planner.attach()
+
+
+def stop_planner() -> None:
+    """Forget plans and recordings."""
+    global _planner
+    if _planner is not None:
+        _planner.detach()
+        _planner = None
+
+
+def _current() -> Planner:
+    if _planner is None:
+        raise NotEnabledError("vtensor is not enabled; call vtensor.enable(budget=...) first")
+    return _planner
+
+
+def step() -> None:
+    """Mark the end of a training iteration.
+
+    Only needed where no ``torch.optim`` optimizer marks it by its step: other optimizers, several that take turns, inference loops. Once
+    called, optimizer steps are not taken for iterations any more. Does nothing if vtensor is not enabled, so that it can stay in a script.
+    """
+    if _planner is not None:
+        _planner.step()
+
+
+def record() -> None:
+    """Record iterations from the next boundary on, also where everything fits and nothing would be recorded.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    """
+    _current().module.observe()
+
+
+def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
+    """Write the last whole iteration to `path`, for the ``lgm`` command.
+
+    Parameters
+    ----------
+    path
+        A ``.npz`` file.
+    meta
+        What to remember beside versions and date, such as ``model="resnet50", batch=8``.
+
+    Returns
+    -------
+    lgm.Trace
+        What was written.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    RuntimeError
+        If no whole iteration has been recorded yet.
+    """
+    planner = _current()
+    raw = planner.module.recorded_iteration()
+    if not len(raw["op_name"]):
+        raise RuntimeError(
+            "no whole iteration is recorded yet: call vtensor.record() first (or pass --save-trace to vtensor run), then train at "
+            "least two iterations; each ends with an optimizer step or vtensor.step()"
+        )
+    trace = make_recording(raw, planner.config.chunk, meta).trace
+    lgm.save_trace(trace, path)
+    return trace
