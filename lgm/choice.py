@@ -3,15 +3,16 @@
 Covers: the interval cover on a circle of operations, by a sweep and by improving it to the optimum; whole tensors.
 Leaves: prices (``cost``) and when copies begin (``schedule``).
 
-The problem: choose 0 <= x[g] <= chunks[g] of least total price so that over every operation at least ``demand`` chunks are away. Columns
-are gaps and rows operations; a column's ones are consecutive, so on a line the matrix is totally unimodular and the optimum is an
-integral network flow: operations are edges of a path, gaps are arcs beside it, surplus flows back.
+The problem: choose 0 <= x[g] <= chunks[g] of least total price so that over every operation at least ``demand``
+chunks are away. Columns
+are gaps and rows operations; a column's ones are consecutive, so on a line the matrix is totally unimodular and the
+optimum is an integral network flow: operations are edges of a path, gaps are arcs beside it, surplus flows back.
 
 - *Sweep*: at each operation with too little away take the gap that ends last (farthest next use: Belady, 1966). With
   equal prices that is optimal on a line; on the circle it is swept until it repeats.
-- *Improve*: the sweep's choice is a feasible flow. While its residual network has a negative cycle (Klein, 1967), send flow along it;
-  where none is left the choice is optimal. Cycles are looked for on three copies of the iteration side by side, because one may
-  reach over the turn.
+- *Improve*: the sweep's choice is a feasible flow. While its residual network has a negative cycle (Klein, 1967), send
+  flow along it; where none is left the choice is optimal. Cycles are looked for on three copies of the iteration side
+  by side, because one may reach over the turn.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class Cover:
 
 
 def compress(problem: Cover) -> Cover:
-    """The same problem without the rows at which no gap begins or ends; each row that stays has the largest demand of its run."""
+    """The same problem without the rows at which no gap begins or ends; each row that stays has the largest demand of
+    its run.
+    """
     n = problem.n
     edges = np.unique(np.concatenate([[0], problem.start, problem.stop % n]))
     row = np.searchsorted(edges, np.arange(n), side="right") - 1
@@ -77,7 +80,8 @@ def choose(problem: Cover, *, improve: bool = True, whole: bool = False, seconds
     improve
         Go on from the sweep to the optimum, for at most about `seconds`; what is found until then is kept.
     whole
-        Gaps are used whole or not at all (victims are whole tensors; then the problem is NP-hard, and this the sweep's answer).
+        Gaps are used whole or not at all (victims are whole tensors; then the problem is NP-hard, and this the
+        sweep's answer).
     """
     if not len(problem.start):
         return np.zeros(0, dtype=np.int64)
@@ -252,7 +256,9 @@ class _Residual:
         return []
 
     def _in_parents(self, parent: Ints) -> list[list[int]]:
-        previous = np.where(parent >= 0, self.tail[np.maximum(parent, 0)], np.where(parent <= -2, -2 - parent, -1)).tolist()
+        previous = np.where(
+            parent >= 0, self.tail[np.maximum(parent, 0)], np.where(parent <= -2, -2 - parent, -1)
+        ).tolist()
         state = [0] * self.nodes
         cycles = []
         arcs = parent.tolist()

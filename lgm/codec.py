@@ -4,8 +4,8 @@ Covers: writing, reading, and an error that says what is wrong with a file that 
 Leaves: whether the content makes sense (``model`` checks indices, ``validate`` checks plans).
 
 Layout, version 1: every array of :class:`lgm.model.Trace` under its own name, delta-free int64 stored in the smallest
-type that holds it; ``header`` is JSON in UTF-8 (``format``, ``version``, and what is not an array). A plan file holds its
-trace too, with the prefix ``trace.``, so that one file suffices to run it.
+type that holds it; ``header`` is JSON in UTF-8 (``format``, ``version``, and what is not an array). A plan file holds
+its trace too, with the prefix ``trace.``, so that one file suffices to run it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,16 @@ def _read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict
             arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays.pop("header").tobytes().decode())
         found, version = header["format"], int(header["version"])
-    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile, zipfile.LargeZipFile) as e:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        EOFError,
+        AttributeError,
+        zipfile.BadZipFile,
+        zipfile.LargeZipFile,
+    ) as e:
         raise FormatError(f"{source}: not a trace or plan of vtensor, or damaged ({type(e).__name__}: {e})") from None
     except Exception as e:  # zlib.error and whatever else a damaged archive provokes
         raise FormatError(f"{source}: damaged ({type(e).__name__}: {e})") from None

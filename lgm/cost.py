@@ -4,9 +4,10 @@ Covers: the two prices as named switches; exact traffic, which is not the sum of
 Leaves: which gaps are chosen (``choice``).
 
 A vTensor that was written since it last left must be copied out; in later gaps of the same epoch it leaves for free. So
-the price of a gap depends on whether an earlier gap of its epoch is used, and pricing all gaps at once is NP-hard (writeback-aware
-caching: Beckmann, Gibbons, Haeupler, McGuffey, 2020). Prices are therefore fixed by assumption, the choice made, and the assumption
-renewed with the choice.
+the price of a gap depends on whether an earlier gap of its epoch is used, and pricing all gaps at once is NP-hard
+(writeback-aware
+caching: Beckmann, Gibbons, Haeupler, McGuffey, 2020). Prices are therefore fixed by assumption, the choice made, and
+the assumption renewed with the choice.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ def check_costs(name: str) -> None:
 def prices(gaps: Gaps, device: Device, costs: Costs, used: Ints | None = None) -> NDArray[np.float64]:
     """[g] Price of one chunk in each gap.
 
-    ``equal``: 1 for every gap. ``moves``: the time on the lanes, in units of one copy in. `used` is the choice of the round before: a gap
-    is clean if an earlier one of its epoch was used; without it, if there is an earlier one.
+    ``equal``: 1 for every gap. ``moves``: the time on the lanes, in units of one copy in. `used` is the choice of the
+    round before: a gap is clean if an earlier one of its epoch was used; without it, if there is an earlier one.
     """
     if costs == "equal":
         return np.ones(len(gaps))
-    return first_of_epoch(gaps, used) * (device.in_speed / device.out_speed) + gaps.returns
+    out_price = device.in_speed / device.out_speed
+    return np.asarray(first_of_epoch(gaps, used) * out_price + gaps.returns, dtype=np.float64)
 
 
 def first_of_epoch(gaps: Gaps, used: Ints | None) -> Ints:
@@ -56,7 +58,9 @@ def first_of_epoch(gaps: Gaps, used: Ints | None) -> Ints:
 
 
 def traffic(gaps: Gaps, used: Ints) -> tuple[int, int]:
-    """Chunks copied out and copied in, in one iteration, if `used` chunks of each gap (the first of its segment) are away."""
+    """Chunks copied out and copied in, in one iteration, if `used` chunks of each gap (the first of its segment) are
+    away.
+    """
     come = int((used * gaps.returns).sum())
     written = gaps.epoch >= 0
     most = np.zeros(int(gaps.epoch.max(initial=-1)) + 1, dtype=np.int64)

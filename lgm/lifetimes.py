@@ -3,7 +3,8 @@
 Covers: segments, gaps, live and needed chunks for each operation, the peak.
 Leaves: which gaps are worth using (``cost``, ``choice``).
 
-A *segment* is a run of a tensor's chunks that are always used together; most tensors are one. A *gap* is the time between two
+A *segment* is a run of a tensor's chunks that are always used together; most tensors are one. A *gap* is the time
+between two
 uses of a segment, as the half-open range of operations [start, stop). The iteration is a circle of n operations: a gap
 of a weight may reach from the end of one iteration into the next, then ``stop > n``.
 """
@@ -61,7 +62,9 @@ class Lifetimes:
 
 
 def cover(n: int, start: Ints, stop: Ints, amount: Ints) -> Ints:
-    """[n] Sum of `amount` over the ranges [start, stop) of a circle of n operations; 0 <= start < n, stop <= start + n."""
+    """[n] Sum of `amount` over the ranges [start, stop) of a circle of n operations; 0 <= start < n, stop <= start +
+    n.
+    """
     steps = np.zeros(n + 1, dtype=np.int64)
     np.add.at(steps, start, amount)
     np.add.at(steps, np.minimum(stop, n), -amount)
@@ -151,7 +154,8 @@ def analyze_lifetimes(trace: Trace) -> Lifetimes:
     first_time = np.repeat(time[head_of], np.diff(np.append(head_of, events)))
     stop = np.where(~tails, following, np.where(lives_on, first_time + n, dies))
     returns = (~tails | lives_on).astype(np.int64)
-    # An epoch is numbered by the count of writes so far; what follows the last write of a weight goes on after the turn.
+    # An epoch is numbered by the count of writes so far; what follows the last write of a weight goes on after the
+    # turn.
     writes = np.cumsum(write)
     before = np.repeat(writes[head_of] - write[head_of], np.diff(np.append(head_of, events)))
     total = np.repeat(np.add.reduceat(write, head_of) if events else write, np.diff(np.append(head_of, events)))

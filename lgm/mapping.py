@@ -4,7 +4,8 @@ Covers: which freed addresses stay mapped for the next tensor of their size (so 
 iteration), and the graph: layers, chunks, swapped-by edges.
 Leaves: who is away when (``choice``, ``schedule``).
 
-A freed range that stays mapped costs nothing when a tensor of its size takes it over, but its chunks are held until then. Keeping is
+A freed range that stays mapped costs nothing when a tensor of its size takes it over, but its chunks are held until
+then. Keeping is
 paging again: of the ranges that could wait for their next tensor, those whose tensor comes last are given up first.
 """
 
@@ -109,7 +110,9 @@ def layers(trace: Trace, device: Device, life: Lifetimes, moves: Moves) -> Itera
     place: dict[tuple[int, int], int] = {}
     free = list(range(device.budget_chunks - 1, -1, -1))
     left_by: dict[int, tuple[int, int]] = {}
-    started = np.flatnonzero((trace.tensor_born < 0) | ((trace.tensor_died >= 0) & (trace.tensor_died < trace.tensor_born)))
+    started = np.flatnonzero(
+        (trace.tensor_born < 0) | ((trace.tensor_died >= 0) & (trace.tensor_died < trace.tensor_born))
+    )
     tensor_of = life.gaps.tensor
     rows: list[list[tuple[int, str, int, int, int]]] = [[] for _ in range(n)]
     for k, op in enumerate(moves.out_op.tolist()):
@@ -122,7 +125,9 @@ def layers(trace: Trace, device: Device, life: Lifetimes, moves: Moves) -> Itera
         if died >= 0:
             rows[died].append((3, "free", t, 0, int(chunks[t])))
 
-    def put(t: int, first: int, last: int, edges: list[tuple[tuple[int, int], tuple[int, int]]]) -> list[tuple[int, int, int]]:
+    def put(
+        t: int, first: int, last: int, edges: list[tuple[tuple[int, int], tuple[int, int]]]
+    ) -> list[tuple[int, int, int]]:
         placed = []
         for c in range(first, last):
             if (t, c) in place or not free:
@@ -160,7 +165,9 @@ def layers(trace: Trace, device: Device, life: Lifetimes, moves: Moves) -> Itera
 def away_at_turn(plan: Plan) -> list[tuple[int, int, int]]:
     """(tensor, first, last) of what is away when an iteration begins, in the steady state."""
     trace = plan.trace
-    spans = [(op, 0, k) for k, op in enumerate(plan.out_op.tolist())] + [(op, 1, k) for k, op in enumerate(plan.in_op.tolist())]
+    spans = [(op, 0, k) for k, op in enumerate(plan.out_op.tolist())] + [
+        (op, 1, k) for k, op in enumerate(plan.in_op.tolist())
+    ]
     away: dict[int, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}
     chunks = trace.chunks
     for _, kind, k in sorted(spans):

@@ -1,7 +1,8 @@
 """From a trace and a device to a plan.
 
 Covers: the order of the steps, the reservation, the named switches.
-Leaves: each step to its module. Read this first: ``lifetimes`` -> ``cost`` -> ``choice`` -> ``schedule`` -> ``simulate`` -> ``mapping``.
+Leaves: each step to its module. Read this first: ``lifetimes`` -> ``cost`` -> ``choice`` -> ``schedule`` ->
+``simulate`` -> ``mapping``.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def select(life: Lifetimes, device: Device, switches: Switches, reservation: int
     wanted = demand(life, device, reservation)
 
     def choice(price: Floats) -> Ints:
-        return choose(Cover(len(wanted), wanted, gaps.start, gaps.stop, gaps.chunks, price), improve=improve, whole=whole)
+        return choose(
+            Cover(len(wanted), wanted, gaps.start, gaps.stop, gaps.chunks, price), improve=improve, whole=whole
+        )
 
     def seconds(used: Ints) -> float:
         out, back = traffic(gaps, used)
@@ -89,9 +92,7 @@ def moves_of(trace: Trace, device: Device, life: Lifetimes, switches: Switches, 
     return schedule(trace, device, life, used, just_in_time=switches.timing == "just_in_time")
 
 
-def analyze(
-    trace: Trace, device: Device, switches: Switches | None = None, progress: Progress | None = None
-) -> Plan:
+def analyze(trace: Trace, device: Device, switches: Switches | None = None, progress: Progress | None = None) -> Plan:
     """Make a plan.
 
     Parameters

@@ -3,9 +3,10 @@
 Covers: moves with their operations, for a given choice of gaps.
 Leaves: the choice itself (``choice``), and what the moves cost in time (``simulate``).
 
-The incoming lane is filled from the last deadline backwards (earliest-deadline order in reverse): each arrival ends when its vTensor is
-needed or when the next arrival must begin, whichever is earlier. It may begin only where the budget has room for it until it is needed; what
-has none comes later, and is waited for. Room is given to the latest deadlines first.
+The incoming lane is filled from the last deadline backwards (earliest-deadline order in reverse): each arrival ends
+when its vTensor is
+needed or when the next arrival must begin, whichever is earlier. It may begin only where the budget has room for it
+until it is needed; what has none comes later, and is waited for. Room is given to the latest deadlines first.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ Leaves: how the moves were found (``schedule``). The rules of the native core (`
 - moves of an operation begin with it; copies of one lane follow each other, the two lanes run side by side;
 - a leaving vTensor's chunk is free when its copy ends (at once, if it is clean);
 - an arrival takes a free chunk when its copy begins; arrivals keep their order, and go on whenever a chunk gets free;
-- an operation begins when its arguments are there and has chunks for what it allocates; freed chunks are free at its end.
+- an operation begins when its arguments are there and has chunks for what it allocates; freed chunks are free at its
+end.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .lifetimes import Lifetimes
-from .model import Device, Ints, LgmError, Prediction, Trace
+from .model import Device, LgmError, Prediction, Trace
 from .schedule import Moves
 
 __all__ = ["Timeline", "run_on_demand", "run_plan"]
@@ -104,7 +105,9 @@ class _Lanes:
         return now
 
 
-def run_plan(trace: Trace, device: Device, life: Lifetimes, moves: Moves, *, cycles: int = 2) -> tuple[Prediction, Timeline]:
+def run_plan(
+    trace: Trace, device: Device, life: Lifetimes, moves: Moves, *, cycles: int = 2
+) -> tuple[Prediction, Timeline]:
     """Run the moves for some iterations; the last one is reported.
 
     Raises
@@ -173,7 +176,9 @@ def run_plan(trace: Trace, device: Device, life: Lifetimes, moves: Moves, *, cyc
                     lanes.free += count
                 now += count * device.switch
             for k in in_at[row]:
-                lanes.pending.append([in_count[k], in_size[k] / in_count[k] / device.in_speed + device.latency, cycle * m + k])
+                lanes.pending.append(
+                    [in_count[k], in_size[k] / in_count[k] / device.in_speed + device.latency, cycle * m + k]
+                )
                 now += in_size[k] * device.tax + in_count[k] * device.switch
             if lanes.pending:
                 lanes.pump(now)
@@ -224,7 +229,9 @@ def run_on_demand(trace: Trace, device: Device, *, whole: bool = False, cycles: 
     n = trace.operations
     sizes = trace.chunks.tolist()
     uses: list[list[tuple[int, bool]]] = [[] for _ in range(n)]
-    for op, tensor, write in zip(trace.use_op.tolist(), trace.use_tensor.tolist(), trace.use_write.tolist(), strict=True):
+    for op, tensor, write in zip(
+        trace.use_op.tolist(), trace.use_tensor.tolist(), trace.use_write.tolist(), strict=True
+    ):
         uses[op].append((tensor, bool(write)))
     births: list[list[int]] = [[] for _ in range(n)]
     deaths: list[list[int]] = [[] for _ in range(n)]

@@ -3,12 +3,16 @@
 Covers: the rules below; the name of the first one that is broken.
 Leaves: whether the plan is fast. Shares no code with ``lifetimes``, ``choice``, ``schedule`` and ``simulate``.
 
-Rules: ``arrays`` lengths agree · ``order`` moves are in the order of operations · ``operation`` indices exist · ``tensor`` ids exist ·
-``chunks`` pieces lie inside their tensor and are not empty · ``keep`` flags are 0 or 1 · ``reservation`` is within the budget ·
-``leave-dead``, ``arrive-dead`` the tensor is alive then · ``leave-absent`` what leaves is there · ``leave-in-use`` no operation under way uses it ·
+Rules: ``arrays`` lengths agree · ``order`` moves are in the order of operations · ``operation`` indices exist ·
+``tensor`` ids exist ·
+``chunks`` pieces lie inside their tensor and are not empty · ``keep`` flags are 0 or 1 · ``reservation`` is within
+the budget ·
+``leave-dead``, ``arrive-dead`` the tensor is alive then · ``leave-absent`` what leaves is there · ``leave-in-use`` no
+operation under way uses it ·
 ``arrive-resident`` what arrives is away · ``need`` the operation an arrival is for uses it, and is the next to do so ·
 ``use-absent`` what is used is there · ``over-budget`` the chunks held fit · ``cyclic`` the iteration ends as it began ·
-``prediction-peak``, ``prediction-traffic``, ``prediction-time`` the figures agree with the moves and with what is possible.
+``prediction-peak``, ``prediction-traffic``, ``prediction-time`` the figures agree with the moves and with what is
+possible.
 """
 
 from __future__ import annotations
@@ -143,7 +147,9 @@ class _Walk:
                 if strict and t not in self.alive:
                     raise InvalidPlanError("leave-dead", f"tensor {t} is not alive at {name}")
                 if strict and (t, c) in busy:
-                    raise InvalidPlanError("leave-in-use", f"chunk {c} of tensor {t} leaves at {name}, which is part of its user")
+                    raise InvalidPlanError(
+                        "leave-in-use", f"chunk {c} of tensor {t} leaves at {name}, which is part of its user"
+                    )
                 if strict and (t, c) not in self.resident and (t, c) not in self.forever:
                     raise InvalidPlanError("leave-absent", f"chunk {c} of tensor {t} leaves at {name} and is not there")
                 self.resident.discard((t, c))
@@ -164,7 +170,8 @@ class _Walk:
             self.peak = max(self.peak, len(self.resident))
             if len(self.resident) > plan.device.budget_chunks:
                 raise InvalidPlanError(
-                    "over-budget", f"{len(self.resident)} chunks at {name}, with a budget of {plan.device.budget_chunks}"
+                    "over-budget",
+                    f"{len(self.resident)} chunks at {name}, with a budget of {plan.device.budget_chunks}",
                 )
         for t in self.deaths[op]:
             self.alive.discard(t)
@@ -184,7 +191,9 @@ class _Walk:
             for later in range(steps + 1):
                 users = [u for u in self.uses[(op + later) % self.n] if u[0] == t and u[1] < b and u[2] > a]
                 if bool(users) != (later == steps):
-                    raise InvalidPlanError("need", f"what arrives at {name} for operation {need} is next used elsewhere")
+                    raise InvalidPlanError(
+                        "need", f"what arrives at {name} for operation {need} is next used elsewhere"
+                    )
         self.resident |= {(t, c) for c in range(a, b)}
 
 

@@ -16,6 +16,7 @@ import torch
 
 import vtensor
 from vtensor import native
+from vtensor.math_library import settle
 
 PAGE = 4096
 Program = Callable[[], Any]
@@ -80,6 +81,7 @@ def check_same(got: list[Any], expected: list[Any], program: Program, when: str)
 
 
 def seeded(program: Program) -> list[Any]:
+    settle()
     random.seed(0)
     numpy.random.seed(0)
     torch.manual_seed(0)

@@ -52,7 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--min-size", metavar="SIZE", help="smallest managed tensor (default: half a chunk)")
     run.add_argument("--host", metavar="SIZE", help="room of the host store (default: four fifths of RAM)")
     run.add_argument("--spill-dir", metavar="DIR", help="keep absent data in a file here instead of in RAM")
-    run.add_argument("--policy", choices=["plan", "lru", "size_staleness"], default="plan", help="who leaves (default: plan)")
+    run.add_argument(
+        "--policy", choices=["plan", "lru", "size_staleness"], default="plan", help="who leaves (default: plan)"
+    )
     run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
     run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")
     run.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="in which pieces")

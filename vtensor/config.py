@@ -23,6 +23,7 @@ Policy = Literal["plan", "lru", "size_staleness"]
 Granularity = Literal["chunk", "tensor"]
 Oversize = Literal["borrow", "raise"]
 
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """One checked configuration; all sizes in bytes."""

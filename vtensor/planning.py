@@ -1,6 +1,7 @@
 """Plans in a running program: when an iteration ends, when one is worth a plan, and the thread that makes it.
 
-Covers: finding iterations by optimizer steps or by :func:`step`, analysing in the background, plans and traces as files.
+Covers: finding iterations by optimizer steps or by :func:`step`, analysing in the background, plans and traces as
+files.
 Leaves: the analysis (:mod:`lgm`), following a plan (``kernels/plan_runner.h``), turning vtensor on (``session``).
 """
 
@@ -83,11 +84,15 @@ class Planner:
         if repeated and self.plans and (self._work is None or not self._work.is_alive()):
             recording = make_recording(self.module.recorded_iteration(), self.config.chunk)
             device = self._device()
-            self._work = threading.Thread(target=self._analyze, args=(recording, device), name="vtensor-planner", daemon=True)
+            self._work = threading.Thread(
+                target=self._analyze, args=(recording, device), name="vtensor-planner", daemon=True
+            )
             self._work.start()
 
     def _device(self) -> lgm.Device:
-        """The device as the last iteration found it. Earlier ones touched host memory for the first time, which is slow."""
+        """The device as the last iteration found it. Earlier ones touched host memory for the first time, which is
+        slow.
+        """
 
         def spent(name: str) -> float:
             return float(self._now[name] - self._before.get(name, 0))
@@ -112,7 +117,8 @@ class Planner:
             return
         install(self.module, plan, recording)
         log.info(
-            "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, step predicted %.3f s (computing %.3f s)",
+            "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, "
+            "step predicted %.3f s (computing %.3f s)",
             plan.trace.operations,
             format_bytes(plan.prediction.out_chunks * self.config.chunk),
             format_bytes(plan.prediction.in_chunks * self.config.chunk),
@@ -138,7 +144,11 @@ def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
             "lasting": recording.lasting,
             "serial": recording.serial,
             "previous": recording.previous,
-            **{f"{side}_{f}": getattr(plan, f"{side}_{f}") for side in ("out", "in") for f in ("op", "tensor", "first", "last")},
+            **{
+                f"{side}_{f}": getattr(plan, f"{side}_{f}")
+                for side in ("out", "in")
+                for f in ("op", "tensor", "first", "last")
+            },
             "away_tensor": away[:, 0],
             "away_first": away[:, 1],
             "away_last": away[:, 2],
@@ -179,7 +189,8 @@ def check_plan(path: str | os.PathLike[str], config: Config) -> lgm.Plan:
         )
     if plan.device.budget_chunks > config.budget_chunks:
         raise ConfigError(
-            f"plan={os.fspath(path)!r} was made for a budget of {format_bytes(plan.device.budget_chunks * config.chunk)}, "
+            f"plan={os.fspath(path)!r} was made for a budget of "
+            f"{format_bytes(plan.device.budget_chunks * config.chunk)}, "
             f"and budget= is {format_bytes(config.budget)}"
         )
     return plan
@@ -213,8 +224,10 @@ def _current() -> Planner:
 def step() -> None:
     """Mark the end of a training iteration.
 
-    Only needed where no ``torch.optim`` optimizer marks it by its step: other optimizers, several that take turns, inference loops. Once
-    called, optimizer steps are not taken for iterations any more. Does nothing if vtensor is not enabled, so that it can stay in a script.
+    Only needed where no ``torch.optim`` optimizer marks it by its step: other optimizers, several that take turns,
+    inference loops. Once
+    called, optimizer steps are not taken for iterations any more. Does nothing if vtensor is not enabled, so that it
+    can stay in a script.
     """
     if _planner is not None:
         _planner.step()
@@ -257,8 +270,8 @@ def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
     raw = planner.module.recorded_iteration()
     if not len(raw["op_name"]):
         raise RuntimeError(
-            "no whole iteration is recorded yet: call vtensor.record() first (or pass --save-trace to vtensor run), then train at "
-            "least two iterations; each ends with an optimizer step or vtensor.step()"
+            "no whole iteration is recorded yet: call vtensor.record() first (or pass --save-trace to vtensor run), "
+            "then train at least two iterations; each ends with an optimizer step or vtensor.step()"
         )
     trace = make_recording(raw, planner.config.chunk, meta).trace
     lgm.save_trace(trace, path)

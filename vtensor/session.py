@@ -20,6 +20,7 @@ from .config import Config, Granularity, Oversize, Policy, format_bytes, make_co
 from .doors import close_doors, open_doors
 from .errors import ConfigError, NotEnabledError, UnsupportedDeviceError
 from .foreach import cut_foreach, restore_foreach
+from .math_library import settle
 from .planning import check_plan, start_planner, stop_planner
 
 __all__ = ["Device", "active_config", "core", "disable", "enable", "enabled", "is_enabled"]
@@ -92,8 +93,10 @@ def enable(
     spill_dir
         A directory: absent vTensors live in a file there instead of in RAM, so that a model larger than RAM trains.
     policy
-        ``"plan"``: two iterations are recorded, a plan is made in the background, and later iterations follow it, with copies
-        hidden behind computing. Until then, and whenever an iteration differs, the longest unused leave. ``"lru"``: they always do.
+        ``"plan"``: two iterations are recorded, a plan is made in the background, and later iterations follow it,
+        with copies
+        hidden behind computing. Until then, and whenever an iteration differs, the longest unused leave. ``"lru"``:
+        they always do.
         ``"size_staleness"``: always the largest bytes x staleness (the filter of DELTA, arXiv 2203.15980).
     granularity
         ``"chunk"``: exactly as many vTensors of a victim leave as are needed. ``"tensor"``: the whole victim, the
@@ -219,6 +222,7 @@ def _check_device(device: str) -> None:
 
 def _start(config: Config) -> None:
     module = native.load()
+    settle()
     try:
         module.start(
             budget_chunks=config.budget_chunks,

@@ -9,7 +9,9 @@ from lgm import Trace
 CHUNK = 1024
 
 
-def build(ops: int, tensors: list[tuple[int, int, int]], uses: list[tuple[int, int, int, int, int]], **fields: object) -> Trace:
+def build(
+    ops: int, tensors: list[tuple[int, int, int]], uses: list[tuple[int, int, int, int, int]], **fields: object
+) -> Trace:
     """A trace from (bytes, born, died) and (op, tensor, first, last, write) tuples."""
     uses = sorted(uses, key=lambda u: u[0])
     columns = list(zip(*uses, strict=True)) if uses else [[]] * 5
@@ -21,8 +23,9 @@ def build(ops: int, tensors: list[tuple[int, int, int]], uses: list[tuple[int, i
         **fields,
     }
     sizes, born, died = zip(*tensors, strict=True)
-    return Trace(CHUNK, given.pop("names"), **given, tensor_bytes=sizes, tensor_born=born, tensor_died=died,
-                 use_op=columns[0], use_tensor=columns[1], use_first=columns[2], use_last=columns[3], use_write=columns[4])  # type: ignore[arg-type] # fmt: skip
+    names = ("op", "tensor", "first", "last", "write")
+    given |= {f"use_{name}": column for name, column in zip(names, columns, strict=True)}
+    return Trace(chunk_bytes=CHUNK, tensor_bytes=sizes, tensor_born=born, tensor_died=died, **given)  # type: ignore[arg-type]
 
 
 def lawless(seed: int) -> Trace:

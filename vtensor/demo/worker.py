@@ -17,6 +17,7 @@ import torch
 
 import vtensor
 
+from ..math_library import settle
 from .workloads import WORKLOADS
 
 __all__ = ["digest", "main"]
@@ -60,6 +61,7 @@ def main(name: str, steps: int, options: dict[str, Any] | None, checkpointing: b
     """Train `steps` steps; `options` are those of :func:`vtensor.enable`, or None for plain torch."""
     if options is not None:
         vtensor.enable(device="cpu", **options)
+    settle()
     torch.manual_seed(0)
     model, batch = WORKLOADS[name].make()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)

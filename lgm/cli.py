@@ -1,0 +1,215 @@
+"""The command ``lgm``: analyze, simulate, validate, show, fit, perfetto.
+
+Covers: arguments, progress, turning errors into one line and exit code 2.
+Leaves: the work to ``planner``, ``report``, ``validate``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from . import codec, report
+from .lifetimes import analyze_lifetimes
+from .model import Device, LgmError, Trace
+from .planner import Switches, analyze
+from .simulate import run_on_demand
+from .units import format_bytes, format_seconds, parse_bytes, parse_speed
+from .validate import validate
+
+__all__ = ["main"]
+
+_DESCRIPTION = """\
+The Layered Graph Model: from one recorded training iteration to a plan for a small memory. Needs NumPy only; run it on
+the training machine or anywhere else.
+
+  vtensor run --budget 4GiB --save-trace trace.npz train.py     record (with vtensor, where torch is)
+  lgm show trace.npz                                            what the iteration needs
+  lgm fit trace.npz --link 12GB/s                               the smallest budget for each step time
+  lgm analyze trace.npz --budget 4GiB --link 12GB/s -o plan.npz make a plan, and predict its step time
+  lgm show plan.npz --picture plan.png                          see it
+  vtensor run --budget 4GiB --plan plan.npz train.py            run by it
+"""
+
+
+class _Bar:
+    """Progress on stderr, where a person looks on."""
+
+    def __init__(self) -> None:
+        self.on = sys.stderr.isatty()
+
+    def __call__(self, what: str, share: float) -> None:
+        if self.on:
+            filled = round(share * 24)
+            end = "\r" if share < 1 else "\r" + " " * 60 + "\r"
+            print(
+                f"\r  {what:<12} [{'#' * filled}{'.' * (24 - filled)}] {share:4.0%}",
+                end=end,
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def _device(options: argparse.Namespace, trace: Trace) -> Device:
+    peak = analyze_lifetimes(trace).peak
+    budget = getattr(options, "budget", None)
+    if budget is None:
+        chunks = peak
+    elif 0 < _number(budget) <= 1:
+        chunks = int(peak * _number(budget))
+    else:
+        chunks = parse_bytes(budget, "--budget") // trace.chunk_bytes
+    out = parse_speed(options.link_out or options.link, "--link")
+    back = parse_speed(options.link_in or options.link, "--link")
+    return Device(max(chunks, 1), out, back, latency=options.latency)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _analyze(options: argparse.Namespace) -> int:
+    trace = codec.load_trace(options.trace)
+    switches = Switches(
+        options.costs, options.choice, options.granularity, options.timing, options.reservation, options.mapping
+    )
+    plan = analyze(trace, _device(options, trace), switches, _Bar())
+    if options.output is not None:
+        codec.save_plan(plan, options.output)
+        print(f"wrote {options.output}")
+    print(report.summary(plan))
+    return 0
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    trace = codec.load_trace(options.trace)
+    device = _device(options, trace)
+    bar = _Bar()
+    rows: list[tuple[str, Callable[[], float]]] = [
+        ("plan, chunks", lambda: analyze(trace, device, None, bar).prediction.step_seconds),
+        (
+            "plan, whole tensors",
+            lambda: analyze(trace, device, Switches(granularity="tensor"), bar).prediction.step_seconds,
+        ),
+        ("on demand, chunks", lambda: run_on_demand(trace, device).step_seconds),
+        ("on demand, whole tensors", lambda: run_on_demand(trace, device, whole=True).step_seconds),
+    ]
+    print(
+        f"  budget {format_bytes(device.budget_chunks * trace.chunk_bytes)}, "
+        f"computing alone {format_seconds(trace.seconds)}"
+    )
+    for name, seconds in rows:
+        took = seconds()
+        print(f"  {name:<26} {format_seconds(took):>10}   {took / trace.seconds:.3f} x")
+    return 0
+
+
+def _validate(options: argparse.Namespace) -> int:
+    validate(codec.load_plan(options.plan))
+    print(f"{options.plan}: every rule holds")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    try:
+        plan = codec.load_plan(options.file)
+    except codec.FormatError:
+        print(report.trace_summary(codec.load_trace(options.file)))
+        if options.picture or options.graph:
+            raise LgmError("a picture or a graph needs a plan: make one with 'lgm analyze'") from None
+        return 0
+    print(report.summary(plan), report.table(plan, options.rows), sep="\n\n")
+    if options.graph:
+        print("\n" + report.graph(plan, options.graph))
+    if options.picture is not None:
+        report.draw(plan, options.picture)
+        print(f"\nwrote {options.picture}")
+    return 0
+
+
+def _fit(options: argparse.Namespace) -> int:
+    trace = codec.load_trace(options.trace)
+    print(report.fit(trace, _device(options, trace), progress=_Bar()))
+    return 0
+
+
+def _perfetto(options: argparse.Namespace) -> int:
+    report.perfetto(codec.load_plan(options.plan), options.output)
+    print(f"wrote {options.output}; open it at ui.perfetto.dev")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "lgm", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        sub.set_defaults(run=run)
+        return sub
+
+    def speeds(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--link", default="12GB/s", help="copy speed of each direction (default: 12GB/s)")
+        sub.add_argument("--link-out", metavar="SPEED", help="of the direction to the host, where it differs")
+        sub.add_argument("--link-in", metavar="SPEED", help="of the direction to the device, where it differs")
+        sub.add_argument("--latency", type=float, default=0.0, metavar="SECONDS", help="of each copy beside its bytes")
+
+    sub = command("analyze", _analyze, "make a plan for a budget, and predict its peak and step time")
+    sub.add_argument("trace", help="a trace file (.npz)")
+    sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a fraction of the trace's peak such as 0.5")
+    speeds(sub)
+    sub.add_argument("-o", "--output", metavar="PLAN", help="write the plan")
+    sub.add_argument("--costs", choices=["moves", "equal"], default="moves", help="price of being away")
+    sub.add_argument("--choice", choices=["optimal", "sweep"], default="optimal", help="how gaps are chosen")
+    sub.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="victims")
+    sub.add_argument(
+        "--timing", choices=["just_in_time", "on_demand"], default="just_in_time", help="when copies in begin"
+    )
+    sub.add_argument("--reservation", choices=["auto", "none"], default="auto", help="chunks kept free ahead of demand")
+    sub.add_argument("--mapping", choices=["keep", "none"], default="keep", help="reuse of mapped addresses")
+
+    sub = command("simulate", _simulate, "predict step times with and without a plan")
+    sub.add_argument("trace")
+    sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a fraction of the trace's peak")
+    speeds(sub)
+
+    sub = command("validate", _validate, "check a plan against its trace, rule by rule")
+    sub.add_argument("plan")
+
+    sub = command("show", _show, "describe a trace or a plan; with --picture, draw it")
+    sub.add_argument("file")
+    sub.add_argument("--picture", metavar="PNG|SVG", help="memory over time and the three lanes (needs matplotlib)")
+    sub.add_argument("--rows", type=int, default=16, help="lines of the table (default: 16)")
+    sub.add_argument(
+        "--graph", type=int, nargs="?", const=40, default=0, metavar="N", help="list N layers of the graph"
+    )
+
+    sub = command("fit", _fit, "find the smallest budget for each step-time ratio")
+    sub.add_argument("trace")
+    speeds(sub)
+
+    sub = command("perfetto", _perfetto, "write the predicted iteration for ui.perfetto.dev")
+    sub.add_argument("plan")
+    sub.add_argument("-o", "--output", default="plan.json", metavar="JSON")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        run: Callable[[argparse.Namespace], int] = options.run
+        return run(options)
+    except (LgmError, ValueError, OSError) as error:
+        print(f"lgm: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

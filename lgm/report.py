@@ -1,0 +1,277 @@
+"""What a plan does, for people: a table, a picture, a timeline for Perfetto, and the curve of budgets.
+
+Covers: text, PNG or SVG (needs matplotlib), Chrome trace JSON.
+Leaves: all figures to the other modules.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .bounds import least_seconds, smallest_budget
+from .lifetimes import Lifetimes, analyze_lifetimes
+from .mapping import layers, occupied
+from .model import Device, LgmError, Plan, Trace
+from .planner import Switches, analyze
+from .schedule import Moves
+from .simulate import Timeline, run_on_demand, run_plan
+from .units import format_bytes, format_seconds
+
+__all__ = ["draw", "fit", "graph", "moves_of_plan", "perfetto", "summary", "table", "trace_summary"]
+
+
+def moves_of_plan(plan: Plan, life: Lifetimes | None = None) -> tuple[Lifetimes, Moves]:
+    """The moves of a plan as the simulator wants them: each with its gap, and bytes where it copies."""
+    trace = plan.trace
+    life = life or analyze_lifetimes(trace)
+    gaps, n = life.gaps, trace.operations
+    by_start: dict[tuple[int, int], list[int]] = {}
+    by_stop: dict[tuple[int, int], list[int]] = {}
+    for g, (t, a, b) in enumerate(zip(gaps.tensor.tolist(), gaps.start.tolist(), gaps.stop.tolist(), strict=True)):
+        by_start.setdefault((t, a), []).append(g)
+        by_stop.setdefault((t, b % n), []).append(g)
+
+    def gap_of(table: dict[tuple[int, int], list[int]], tensor: int, op: int, first: int) -> int:
+        for g in table.get((tensor, op), []):
+            if gaps.first[g] <= first < gaps.first[g] + gaps.chunks[g]:
+                return g
+        raise LgmError(f"the plan moves tensor {tensor} at operation {op}, where no gap begins or ends")
+
+    out = [
+        gap_of(by_start, *key)
+        for key in zip(plan.out_tensor.tolist(), plan.out_op.tolist(), plan.out_first.tolist(), strict=True)
+    ]
+    back = [
+        gap_of(by_stop, *key)
+        for key in zip(plan.in_tensor.tolist(), plan.in_need.tolist(), plan.in_first.tolist(), strict=True)
+    ]
+    out_gap, in_gap = np.array(out, dtype=np.int64), np.array(back, dtype=np.int64)
+
+    def size(tensor: Any, first: Any, last: Any) -> Any:
+        return np.minimum(last * trace.chunk_bytes, trace.tensor_bytes[tensor]) - first * trace.chunk_bytes
+
+    # What left before in the same epoch leaves for free.
+    out_bytes = size(plan.out_tensor, plan.out_first, plan.out_last)
+    reached: dict[int, int] = {}
+    for k in np.lexsort((plan.out_first, gaps.rank[out_gap])).tolist():
+        epoch = int(gaps.epoch[out_gap[k]])
+        if epoch < 0 or plan.out_last[k] <= reached.get(epoch, 0):
+            out_bytes[k] = 0
+        reached[epoch] = max(reached.get(epoch, 0), int(plan.out_last[k]))
+    in_bytes = size(plan.in_tensor, plan.in_first, plan.in_last)
+    return life, Moves(
+        plan.out_op, out_gap, plan.out_first, plan.out_last, out_bytes,
+        plan.in_op, in_gap, plan.in_first, plan.in_last, in_bytes, plan.in_need,
+    )  # fmt: skip
+
+
+def trace_summary(trace: Trace) -> str:
+    """What a trace holds, in a few lines."""
+    life = analyze_lifetimes(trace)
+    lasting = (trace.tensor_born < 0) & (trace.tensor_died < 0)
+    rows = [
+        ("operations", str(trace.operations)),
+        (
+            "tensors",
+            f"{trace.tensors}, of which {int(lasting.sum())} last ({format_bytes(trace.tensor_bytes[lasting].sum())})",
+        ),
+        ("computing", format_seconds(trace.seconds)),
+        ("peak", f"{format_bytes(life.peak * trace.chunk_bytes)} at {trace.describe(int(np.argmax(life.live)))}"),
+        (
+            "smallest budget",
+            f"{format_bytes(smallest_budget(trace, life))} for {trace.describe(int(np.argmax(life.needed)))}",
+        ),
+        *((str(key), str(value)) for key, value in trace.meta.items()),
+    ]
+    return "\n".join(f"  {name:<16} {value}" for name, value in rows)
+
+
+def summary(plan: Plan) -> str:
+    """What a plan promises, beside what no plan can beat and what no plan at all would cost."""
+    trace, device, p = plan.trace, plan.device, plan.prediction
+    life, moves = moves_of_plan(plan)
+    bound = least_seconds(trace, device, moves)
+    demand = run_on_demand(trace, device)
+    chunk = trace.chunk_bytes
+    rows = [
+        ("budget", f"{format_bytes(device.budget_chunks * chunk)}, {device.budget_chunks / life.peak:.0%} of the peak"),
+        ("held at most", f"{format_bytes(p.peak_chunks * chunk)}"),
+        ("step", f"{format_seconds(p.step_seconds)}, {p.step_seconds / trace.seconds:.3f} x computing alone"),
+        ("no plan can beat", f"{format_seconds(bound)}; this one takes {p.step_seconds / bound:.3f} x that"),
+        ("without a plan", f"{format_seconds(demand.step_seconds)} (LRU, on demand)"),
+        ("waits", format_seconds(p.waits_seconds)),
+        ("out, in", f"{format_bytes(moves.out_bytes.sum())}, {format_bytes(moves.in_bytes.sum())} an iteration"),
+        ("reservation", f"{plan.reservation} chunks of {format_bytes(chunk)}"),
+        ("made with", ", ".join(f"{k}={v}" for k, v in plan.switches.items())),
+    ]
+    return "\n".join(f"  {name:<16} {value}" for name, value in rows)
+
+
+def table(plan: Plan, groups: int = 16) -> str:
+    """One line for each group of layers: what is held, and what moves meanwhile."""
+    trace, chunk = plan.trace, plan.trace.chunk_bytes
+    life, moves = moves_of_plan(plan)
+    _, line = run_plan(trace, plan.device, life, moves)
+    edges = np.unique(np.linspace(0, trace.operations, min(groups, trace.operations) + 1).astype(int))
+    head = f"{'operations':>13} {'computing':>10} {'waits':>10} {'live':>11} {'held':>11} {'out':>11} {'in':>11}"
+    lines = [f"{head}  longest operation"]
+    for a, b in itertools.pairwise(edges.tolist()):
+        computing, waits = format_seconds(trace.op_ns[a:b].sum() / 1e9), format_seconds(sum(line.wait[a:b]))
+        out = moves.out_bytes[(moves.out_op >= a) & (moves.out_op < b)].sum()
+        back = moves.in_bytes[(moves.in_op >= a) & (moves.in_op < b)].sum()
+        longest = a + int(np.argmax(trace.op_ns[a:b]))
+        lines.append(
+            f"{f'{a}-{b - 1}':>13} {computing:>10} {waits:>10} "
+            f"{format_bytes(life.live[a:b].max() * chunk):>11} {format_bytes(max(line.held[a:b]) * chunk):>11} "
+            f"{format_bytes(out):>11} {format_bytes(back):>11}  {trace.names[trace.op_name[longest]]}"
+        )
+    return "\n".join(lines)
+
+
+def graph(plan: Plan, limit: int = 40) -> str:
+    """The layered graph: events, the physical chunks they place, and swapped-by edges."""
+    life, moves = moves_of_plan(plan)
+    lines, total, edges = [], 0, 0
+    for layer in layers(plan.trace, plan.device, life, moves):
+        total, edges = total + 1, edges + len(layer.swapped_by)
+        if total > limit:
+            continue
+        chunks = [str(chunk) for _, _, chunk in layer.placed]
+        took = ", ".join(f"{a[0]}[{a[1]}] -> {b[0]}[{b[1]}]" for a, b in layer.swapped_by[:4])
+        more = f" and {len(layer.swapped_by) - 4} more" if len(layer.swapped_by) > 4 else ""
+        by = f"  swapped by: {took}{more}" if took else ""
+        where = f"  on chunks {', '.join(chunks[:6])}{' ...' if len(chunks) > 6 else ''}" if chunks else ""
+        lines.append(f"  layer {total:<5} operation {layer.op:<5} {layer.event:<22}{where}{by}")
+    if total > limit:
+        lines.append(f"  ... {total - limit} more layers")
+    return "\n".join([*lines, f"  {total} layers, {edges} swapped-by edges"])
+
+
+def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Memory over time with and without the plan; below it computing and the two lanes.
+
+    Raises
+    ------
+    LgmError
+        If matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        raise LgmError("a picture needs matplotlib: pip install matplotlib") from None
+    trace, device = plan.trace, plan.device
+    life, moves = moves_of_plan(plan)
+    prediction, line = run_plan(trace, device, life, moves)
+    mib = trace.chunk_bytes / 2**20
+    begin = np.array(line.begin)
+    figure, (top, lanes) = pyplot.subplots(
+        2, 1, figsize=(11, 6), sharex=True, height_ratios=[3, 1], layout="constrained"
+    )
+    top.step(begin, life.live * mib, where="post", color="0.55", label="all live tensors (no budget)")
+    top.fill_between(
+        begin, occupied(trace, life, moves) * mib, step="post", alpha=0.35, color="tab:blue", label="resident by plan"
+    )
+    top.step(begin, np.array(line.held) * mib, where="post", color="tab:blue", label="held, copies under way included")
+    top.axhline(device.budget_chunks * mib, color="tab:red", linestyle="--", label="budget")
+    top.set_ylabel("MiB")
+    top.set_ylim(bottom=0)
+    top.legend(loc="upper right", fontsize=8)
+    top.set_title(
+        f"{trace.meta.get('model', 'one iteration')}: step {format_seconds(prediction.step_seconds)}, "
+        f"{prediction.step_seconds / trace.seconds:.2f} x computing, "
+        f"budget {device.budget_chunks / life.peak:.0%} of the peak",
+        fontsize=10,
+    )
+    seconds = (trace.op_ns / 1e9).tolist()
+    for y, color, bars in (
+        (2, "tab:green", list(zip(line.begin, seconds, strict=True))),
+        (1, "tab:orange", [(a, b - a) for a, b, _, _ in line.out]),
+        (0, "tab:purple", [(a, b - a) for a, b, _, _ in line.back]),
+    ):
+        lanes.broken_barh(bars, (y - 0.4, 0.8), facecolors=color, linewidth=0)
+    lanes.set_yticks([2, 1, 0], ["compute", "out", "in"])
+    lanes.set_xlabel("seconds of one iteration in the steady state")
+    try:
+        figure.savefig(path)
+    except ValueError as error:
+        raise LgmError(f"{os.fspath(path)}: {error}") from None
+    finally:
+        pyplot.close(figure)
+
+
+def perfetto(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Write the predicted iteration as Chrome trace JSON, which ui.perfetto.dev and chrome://tracing open."""
+    trace = plan.trace
+    life, moves = moves_of_plan(plan)
+    _, line = run_plan(trace, plan.device, life, moves)
+    Path(path).write_text(json.dumps({"traceEvents": _events(plan, life, moves, line), "displayTimeUnit": "ms"}))
+
+
+def _events(plan: Plan, life: Lifetimes, moves: Moves, line: Timeline) -> list[dict[str, Any]]:
+    trace = plan.trace
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "pid": 1, "tid": tid, "name": "thread_name", "args": {"name": name}}
+        for tid, name in ((1, "compute"), (2, "out lane"), (3, "in lane"))
+    ]
+
+    def bar(tid: int, name: str, start: float, length: float, **args: Any) -> None:
+        events.append(
+            {"ph": "X", "pid": 1, "tid": tid, "name": name, "ts": start * 1e6, "dur": length * 1e6, "args": args}
+        )
+
+    for op in range(trace.operations):
+        if line.wait[op] > 0:
+            bar(1, "waiting for copies", line.begin[op] - line.wait[op], line.wait[op])
+        bar(1, trace.names[trace.op_name[op]], line.begin[op], float(trace.op_ns[op]) / 1e9, operation=op)
+        held = {"held": line.held[op] * trace.chunk_bytes, "budget": plan.device.budget_chunks * trace.chunk_bytes}
+        events.append({"ph": "C", "pid": 1, "name": "bytes", "ts": line.begin[op] * 1e6, "args": held})
+    for tid, copies, gap in ((2, line.out, moves.out_gap), (3, line.back, moves.in_gap)):
+        for a, b, k, chunks in copies:
+            tensor = int(life.gaps.tensor[gap[k]])
+            bar(tid, f"tensor {tensor}", a, b - a, chunks=chunks, bytes=chunks * trace.chunk_bytes)
+    return events
+
+
+def fit(
+    trace: Trace, device: Device, ratios: tuple[float, ...] = (1.0, 1.05, 1.1, 1.25, 1.5, 2.0), progress: Any = None
+) -> str:
+    """The smallest budget for each step-time ratio: what a device must have before it is bought. By bisection."""
+    life = analyze_lifetimes(trace)
+    low, high = int(life.needed.max()), life.peak
+    known: dict[int, float] = {high: 1.0}
+
+    def ratio(budget: int) -> float:
+        if budget not in known:
+            at = Device(budget, device.out_speed, device.in_speed, device.latency, device.tax, device.switch)
+            known[budget] = analyze(trace, at, Switches(choice="sweep")).prediction.step_seconds / trace.seconds
+        return known[budget]
+
+    rows = []
+    for k, wanted in enumerate(ratios):
+        a, b = low, high
+        while b - a > max(1, (high - low) // 64):
+            middle = (a + b) // 2
+            if ratio(middle) <= wanted + 0.002:
+                b = middle
+            else:
+                a = middle + 1
+            if progress is not None:
+                progress("fit", (k + 0.5) / len(ratios))
+        if ratio(a) <= wanted + 0.002:
+            b = a
+        rows.append(
+            f"  {wanted:>6.2f} x   {format_bytes(b * trace.chunk_bytes):>12}   {b / life.peak:>5.0%} of the peak   "
+            f"({ratio(b):.3f} x)"
+        )
+    least = format_bytes(low * trace.chunk_bytes)
+    head = f"  peak {format_bytes(high * trace.chunk_bytes)}; no budget below {least} works\n    step         budget"
+    return "\n".join([head, *rows])
