@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from . import overhead, steps
+from . import growth, overhead, plans, steps, traces
+
+# What is to this processor as 12 GB/s (PCIe 3.0 x16) is to an edge GPU of 3 TFLOP/s (GTX 1650): see PLAN.md.
+EDGE_LINK = 0.6e9
 
 CASES = {
     "O": ("O1 and O2: cost of one operation and one allocation", overhead.run),
@@ -12,6 +15,13 @@ CASES = {
     "S2": ("the reactive policy below the peak", steps.reactive),
     "S3": ("torch.utils.checkpoint beside vtensor", steps.peers),
     "S4": ("other reactive policies at half of the peak", steps.policies),
+    "traces": ("record the traces of the six models again", traces.run),
+    "B2": ("the simulator against reality", plans.accuracy),
+    "B3": ("plans beside plain torch and LRU, no limit on the link", plans.unlimited),
+    "B4": ("the paper's experiment at the link of an edge GPU", lambda: plans.edge(EDGE_LINK)),
+    "B5": ("reservation and mapping switched off", lambda: plans.ablation(EDGE_LINK)),
+    "B6": ("how the analysis grows with the trace", growth.run),
+    "B9": ("cost of recording and of following a plan", overhead.recording),
     "M1": ("real memory with a spill file", steps.spill),
 }
 

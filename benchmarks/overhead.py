@@ -11,6 +11,7 @@ import torch
 
 import vtensor
 from vtensor import native
+from vtensor.planning import wait_for_plan
 
 from .record import Row, write
 
@@ -54,6 +55,50 @@ def allocation() -> Row:
         vtensor.disable()
         differences.append(managed - nothing)
     return _row("O2 managed allocation and free of 2 MiB, reused", differences, statistics.median(plain), 1.5)
+
+
+def recording() -> None:
+    """B9: one operation while its iteration is only observed, recorded, and followed."""
+    recorded, followed, plain = [], [], []
+    calls = 5_000
+
+    def iteration(a: torch.Tensor, b: torch.Tensor) -> float:
+        begun = time.perf_counter()
+        for _ in range(calls):
+            a.add_(b)
+        return (time.perf_counter() - begun) / calls * 1e6
+
+    for _ in range(PAIRS):
+        vtensor.enable("1MiB", min_size=1, chunk=4096)
+        with torch.no_grad():
+            a, b = torch.zeros(16), torch.ones(16)
+            kept = [torch.zeros(4096 // 4) for _ in range(300)]  # more than the budget: operations are observed
+            observed = statistics.median(iteration(a, b) for _ in range(3))  # no boundary yet: nothing is recorded
+            vtensor.step()
+            del kept[:60]
+            first = []
+            for _ in range(3):
+                first.append(iteration(a, b))
+                vtensor.step()
+            wait_for_plan()
+            iteration(a, b)
+            vtensor.step()
+            planned = vtensor.memory_stats()["planned_iterations"]
+            second = []
+            for _ in range(3):
+                second.append(iteration(a, b))
+                vtensor.step()
+            assert vtensor.memory_stats()["planned_iterations"] == planned + 3
+        vtensor.disable()
+        recorded.append(statistics.median(first) - observed)
+        followed.append(statistics.median(second) - statistics.median(first))
+        plain.append(observed)
+        del a, b, kept
+    rows = [
+        _row("B9 recording adds to an observed operation", recorded, statistics.median(plain), 0.2),
+        _row("B9 following a plan adds to a recorded one", followed, statistics.median(plain), 0.2),
+    ]
+    write("recording", rows, "Cost of the recorder and of the plan runner (B9); the whole call is an observed one.")
 
 
 def _row(what: str, differences: list[float], plain: float, goal: float) -> Row:

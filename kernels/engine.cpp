@@ -55,6 +55,7 @@ void* Engine::allocate(Bytes bytes, const char* operation) {
     range = build(lock, chunks, bytes, operation);
   }
   become_live(*range, bytes, operation);
+  note_use();
   return reinterpret_cast<void*>(range->base);
 }
 

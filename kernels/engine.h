@@ -11,6 +11,7 @@
 // mutexes. Waiting for copies is done with the lock released, and copy threads never take it.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -70,6 +71,7 @@ struct Snapshot {
   Counters counters;
   Bytes chunk_bytes = 0;
   std::size_t budget_chunks = 0, held_chunks = 0, peak_held_chunks = 0, cached_chunks = 0;
+  std::size_t peak_used_chunks = 0;  // held, without freed ranges that wait to be used again
   std::size_t ranges = 0;
   std::size_t slots_used = 0, slots_capacity = 0, slots_peak = 0;
   Bytes moved_out = 0, moved_in = 0;
@@ -179,6 +181,7 @@ class Engine {
   void release_part(Range& range, std::uint32_t index);
   void become_live(Range& range, Bytes bytes, const char* operation);
   void finish_if_drained(Lock& lock);
+  void note_use() noexcept { used_peak_ = std::max(used_peak_, pool_.held() - cache_.chunks()); }
   void sweep_limbo();
 
   // engine_move.cpp
@@ -276,6 +279,7 @@ class Engine {
   std::size_t waiting_ = 0;                            // threads inside wait_for
   std::size_t exported_leaving_ = 0;                   // unmapped although exported, until their copies are done
   std::size_t slots_peak_ = 0;
+  std::size_t used_peak_ = 0;                          // chunks held by tensors at most
   std::deque<Arrival> arrivals_;                       // planned, waiting for chunks; in order
   std::thread* pump_ = nullptr;                        // starts them as copies out end; a pointer, as a forked child must drop it
   std::condition_variable pump_wakes_;

@@ -17,6 +17,7 @@ Snapshot Engine::snapshot() {
   shot.held_chunks = pool_.held();
   shot.peak_held_chunks = pool_.peak_held();
   shot.cached_chunks = cache_.chunks();
+  shot.peak_used_chunks = used_peak_;
   shot.ranges = live_;
   shot.slots_peak = slots_peak_;
   shot.moved_out = copies_.moved(Lane::out);
@@ -38,6 +39,7 @@ void Engine::reset_peaks() {
   Lock lock(mutex_);
   counters_.reset_peaks();
   pool_.reset_peak();
+  used_peak_ = pool_.held() - cache_.chunks();
   slots_peak_ = drained_ ? 0 : store_->held();
 }
 

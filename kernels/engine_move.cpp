@@ -278,6 +278,7 @@ Status Engine::arrive(Range& range, std::uint32_t index, ChunkId chunk) {
     return status;
   }
   enter(range, index, Event::fetch);
+  note_use();
   return kOk;
 }
 

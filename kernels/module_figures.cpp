@@ -58,6 +58,7 @@ py::dict to_dict(const Snapshot& shot) {
   d["held_chunks"] = shot.held_chunks;
   d["peak_held_chunks"] = shot.peak_held_chunks;
   d["cached_chunks"] = shot.cached_chunks;
+  d["peak_used_chunks"] = shot.peak_used_chunks;
   d["ranges"] = shot.ranges;
   d["slots_used"] = shot.slots_used;
   d["slots_capacity"] = shot.slots_capacity;

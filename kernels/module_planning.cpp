@@ -136,6 +136,7 @@ void bind_planning(py::module_& m) {
   });
   m.def("recorded_iteration", &recorded_iteration);
   m.def("install_plan", &install);
+  m.def("forget_plans", [] { plan_runner().forget_plans(); });
   m.def("observe", [] { observe(); });
   m.def("plan_counters", [] {
     const PlanCounters c = plan_runner().counters();

@@ -36,6 +36,12 @@ Finding PlanRunner::boundary(Engine& engine) {
   }
   {
     std::lock_guard lock(mutex_);
+    if (forget_) {
+      plans_.clear();
+      seen_.clear();
+      active_ = nullptr;
+      forget_ = false;
+    }
     for (auto& plan : incoming_) {
       if (plans_.size() >= kMostPlans) plans_.erase(plans_.begin());
       plans_.push_back(std::move(plan));
@@ -63,6 +69,12 @@ Finding PlanRunner::boundary(Engine& engine) {
 void PlanRunner::install(std::unique_ptr<Plan> plan) {
   std::lock_guard lock(mutex_);
   incoming_.push_back(std::move(plan));
+}
+
+void PlanRunner::forget_plans() {
+  std::lock_guard lock(mutex_);
+  incoming_.clear();
+  forget_ = true;
 }
 
 void PlanRunner::reset() {

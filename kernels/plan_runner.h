@@ -57,7 +57,9 @@ class PlanRunner {
   Finding boundary(Engine& engine);
   // A plan to be used from the next boundary on.
   void install(std::unique_ptr<Plan> plan);
-  // Forgets plans and records.
+  // All plans are forgotten at the next boundary (the budget changed): any thread.
+  void forget_plans();
+  // Forgets plans and records, now. Pre: nobody runs iterations.
   void reset();
 
   // What the thread that runs iterations does (torch_bridge.cpp).
@@ -106,6 +108,7 @@ class PlanRunner {
 
   std::mutex mutex_;                          // guards what follows
   std::vector<std::unique_ptr<Plan>> incoming_;
+  bool forget_ = false;
 };
 
 }  // namespace vt

@@ -18,6 +18,7 @@ optimum is an integral network flow: operations are edges of a path, gaps are ar
 from __future__ import annotations
 
 import heapq
+import itertools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,8 @@ __all__ = ["Cover", "choose", "compress"]
 
 Floats = NDArray[np.float64]
 _EPSILON = 1e-9
-_REFUSALS = 20
+_REFUSALS = 60
+_FEW = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,13 @@ def choose(problem: Cover, *, improve: bool = True, whole: bool = False, seconds
     used = _sweep(small, whole)
     used = _prune(small, used, whole)
     if improve and not whole:
-        used = _cancel_cycles(small, used, time.monotonic() + seconds)
+        deadline = time.monotonic() + seconds
+        used = _cancel_cycles(small, used, deadline)
+        while len(small.start) <= _FEW and time.monotonic() < deadline:
+            nudged = _nudge(small, used)
+            if small.total(nudged) >= small.total(used) - _EPSILON:
+                break
+            used = _cancel_cycles(small, nudged, deadline)
     return used
 
 
@@ -192,7 +200,8 @@ class _Residual:
 
     COPIES = 3
 
-    def __init__(self, problem: Cover, used: Ints) -> None:
+    def __init__(self, problem: Cover, used: Ints, rows: NDArray[np.bool_]) -> None:
+        """`rows`: where surplus may be crossed."""
         self.problem = problem
         n = problem.n
         self.nodes = self.COPIES * n + 1
@@ -210,7 +219,7 @@ class _Residual:
         inside = (self.tail < self.nodes) & (self.head < self.nodes)
         self.keep(inside)
         # A run of rows with surplus can be crossed forwards at no price; any row can be crossed backwards.
-        spare = np.tile(problem.surplus(used) > 0, self.COPIES)
+        spare = np.tile((problem.surplus(used) > 0) & rows, self.COPIES)
         self.run = np.concatenate([[0], np.cumsum(~spare)])
         self.run_starts = np.flatnonzero(np.concatenate([[True], np.diff(self.run) > 0]))
 
@@ -279,24 +288,48 @@ def _cancel_cycles(problem: Cover, used: Ints, deadline: float) -> Ints:
     used = used.copy()
     chance = np.random.default_rng(0)
     refusals = 0
+    tight_rows, tight_gaps = np.zeros(problem.n, dtype=bool), np.zeros(len(used), dtype=bool)
     while time.monotonic() < deadline:
-        residual = _Residual(problem, used)
-        if refusals:
-            # A cycle that uses one gap in two copies of the iteration may ask for more than there is. Look for others:
-            # without some arcs, always the same ones for the same problem.
-            residual.keep(chance.random(len(residual.gap)) > 0.15 * (refusals % 5))
+        # A cycle that uses one gap, or the surplus of one row, in two copies of the iteration may ask for more than
+        # there
+        # is. Then look for others, without some of what was asked for too much: always the same for the same problem.
+        residual = _Residual(problem, used, ~tight_rows | (chance.random(problem.n) < 0.5))
+        residual.keep(~tight_gaps[residual.gap] | (chance.random(len(residual.gap)) < 0.5))
         progress = False
-        found = residual.cycles()
-        for arcs in found:
+        for arcs in residual.cycles():
             change = np.zeros(len(used), dtype=np.int64)
             np.add.at(change, residual.gap[arcs], residual.sign[arcs])
             amount = _most(problem, used, change)
             if amount > 0 and float((problem.price * change).sum()) < -_EPSILON:
                 used = used + amount * change
                 progress = True
+            elif not progress:
+                tight_gaps |= (used + change < 0) | (used + change > problem.limit)
+                falls = cover(problem.n, problem.start, problem.stop, change)
+                tight_rows |= (falls < 0) & (problem.surplus(used) + falls < 0)
         refusals = 0 if progress else refusals + 1
-        if refusals > (_REFUSALS if found or refusals > 1 else 0):
+        if progress:
+            tight_rows[:], tight_gaps[:] = False, False
+        elif refusals > _REFUSALS or not (tight_rows.any() or tight_gaps.any()):
             break
+    return used
+
+
+def _nudge(problem: Cover, used: Ints) -> Ints:
+    """One or two chunks more of one gap or of a pair, for less of others.
+
+    On a circle an integral choice without a cycle that helps may still be one chunk short of the optimum. That matters
+    where there are few.
+    """
+    best = problem.total(used)
+    can = np.flatnonzero((used < problem.limit) & (problem.price > 0)).tolist()
+    for more in [(g,) for g in can] + [(g, g) for g in can] + list(itertools.combinations(can, 2)):
+        trial = used.copy()
+        for g in more:
+            trial[g] = min(trial[g] + 1, problem.limit[g])
+        trial = _prune(problem, trial, False)
+        if problem.total(trial) < best - _EPSILON:
+            return trial
     return used
 
 

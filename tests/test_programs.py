@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from vtensor.planning import wait_for_plan
+
 from .identity import check_identity
 
 transformers = pytest.importorskip("transformers")
@@ -51,7 +53,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 def training(
     model_of: Callable[[], tuple[nn.Module, dict[str, torch.Tensor]]],
     optimizer_of: Callable[[Any], torch.optim.Optimizer],
-    steps: int = 3,
+    steps: int = 6,  # enough for the last to follow a plan
     accumulate: int = 1,
     clip: float | None = None,
     autocast: bool = False,
@@ -70,6 +72,7 @@ def training(
             losses.append(nn.utils.clip_grad_norm_(model.parameters(), clip))
         optimizer.step()
         losses.append(loss.detach())
+        wait_for_plan()
     return model.state_dict(), losses, optimizer.state_dict()["state"], [p.grad for p in model.parameters()]
 
 

@@ -24,7 +24,18 @@ from .config import Config, format_bytes
 from .errors import ConfigError, NotEnabledError
 from .recorder import Recording, make_recording
 
-__all__ = ["Planner", "check_plan", "record", "save_trace", "start_planner", "step", "stop_planner"]
+__all__ = [
+    "Planner",
+    "change_budget",
+    "check_plan",
+    "prediction",
+    "record",
+    "save_trace",
+    "start_planner",
+    "step",
+    "stop_planner",
+    "wait_for_plan",
+]
 
 log = logging.getLogger("vtensor")
 _planner: Planner | None = None
@@ -45,6 +56,8 @@ class Planner:
         self._others = 0
         self._hook: Any = None
         self._work: threading.Thread | None = None
+        self.wanted = False  # somebody wants a trace, whatever the policy
+        self.prediction: lgm.Prediction | None = None
         self._before: dict[str, Any] = {}
         self._now: dict[str, Any] = {}
 
@@ -79,6 +92,8 @@ class Planner:
 
     def boundary(self) -> None:
         """An iteration ends here and the next begins."""
+        if not self.plans and not self.wanted:
+            return
         repeated = self.module.boundary()
         self._before, self._now = self._now, self.module.snapshot() if self.plans else {}
         if repeated and self.plans and (self._work is None or not self._work.is_alive()):
@@ -88,6 +103,11 @@ class Planner:
                 target=self._analyze, args=(recording, device), name="vtensor-planner", daemon=True
             )
             self._work.start()
+
+    def change_budget(self, config: Config) -> None:
+        """Plans were made for another budget: new ones are made."""
+        self.config = config
+        self.module.forget_plans()
 
     def _device(self) -> lgm.Device:
         """The device as the last iteration found it. Earlier ones touched host memory for the first time, which is
@@ -115,7 +135,10 @@ class Planner:
         except Exception:  # a plan is advice: whatever goes wrong here, training goes on without it
             log.exception("no plan: the analysis failed")
             return
+        if device.budget_chunks != self.config.budget_chunks:
+            return  # it changed meanwhile
         install(self.module, plan, recording)
+        self.prediction = plan.prediction
         log.info(
             "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, "
             "step predicted %.3f s (computing %.3f s)",
@@ -203,8 +226,15 @@ def start_planner(config: Config, plan: lgm.Plan | None) -> None:
     _planner = Planner(module, config, plans=config.policy == "plan")
     if plan is not None:
         install(module, plan, _of_file(plan))
+        _planner.prediction = plan.prediction
         module.observe()
     _planner.attach()
+
+
+def change_budget(config: Config) -> None:
+    """Tell the planner of a new budget."""
+    if _planner is not None:
+        _planner.change_budget(config)
 
 
 def stop_planner() -> None:
@@ -241,7 +271,23 @@ def record() -> None:
     NotEnabledError
         If vtensor is not enabled.
     """
-    _current().module.observe()
+    planner = _current()
+    planner.wanted = True
+    planner.module.observe()
+
+
+def prediction() -> tuple[float, int]:
+    """Seconds of a step and bytes held that the newest plan promises; zeros without one."""
+    if _planner is None or _planner.prediction is None:
+        return 0.0, 0
+    p = _planner.prediction
+    return p.step_seconds, p.peak_chunks * _planner.config.chunk
+
+
+def wait_for_plan() -> None:
+    """Wait until the analysis under way, if any, is done; its plan is followed from the next boundary on."""
+    if _planner is not None and _planner._work is not None:
+        _planner._work.join()
 
 
 def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:

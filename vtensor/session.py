@@ -21,7 +21,7 @@ from .doors import close_doors, open_doors
 from .errors import ConfigError, NotEnabledError, UnsupportedDeviceError
 from .foreach import cut_foreach, restore_foreach
 from .math_library import settle
-from .planning import check_plan, start_planner, stop_planner
+from .planning import change_budget, check_plan, start_planner, stop_planner
 
 __all__ = ["Device", "active_config", "core", "disable", "enable", "enabled", "is_enabled"]
 
@@ -265,6 +265,7 @@ def _change(active: Config, budget: int | float | str | None, given: dict[str, A
         except module.OutOfMemory as error:
             raise torch.OutOfMemoryError(str(error)) from None
         _active = asked
+        change_budget(asked)
         log.info("budget changed from %s to %s", format_bytes(active.budget), format_bytes(asked.budget))
 
 

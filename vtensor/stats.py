@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .config import format_bytes
+from .planning import prediction
 from .session import active_config, core
 
 __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
@@ -27,6 +28,7 @@ def memory_stats() -> dict[str, Any]:
     - ``borrowed_bytes``: of these, used in place
     - ``unmanaged_bytes``: tensors smaller than ``min_size``, in torch's own memory
     - ``held_bytes`` (current and peak only): chunks held by tensors; never above ``budget_bytes``
+    - ``used_bytes`` (peak only): the same without freed memory that waits to be used again
     - ``host_bytes`` (current and peak only): slots in use in the host store
 
     The rest are totals: ``moved_out_bytes``, ``moved_in_bytes``, ``evictions`` (vTensors copied out), ``discards``
@@ -34,8 +36,9 @@ def memory_stats() -> dict[str, Any]:
     than the budget), ``failures`` (survived), ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
 
     Of plans: ``iterations`` seen, ``planned_iterations`` (followed a plan from end to end), ``deviations`` (left one),
-    ``plans`` made, ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time, and not),
-    ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying while the program computed, and while it waited).
+    ``plans`` made, ``predicted_step_seconds`` and ``predicted_bytes`` (what the newest plan promises of step time and
+    ``used_bytes``; 0 without one), ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time, and
+    not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying while the program computed, and while it waited).
 
     Raises
     ------
@@ -51,6 +54,7 @@ def memory_stats() -> dict[str, Any]:
     stats.update({f"unmanaged_bytes.{key}": value for key, value in module.unmanaged().items()})
     stats["held_bytes.current"] = (shot["held_chunks"] - shot["cached_chunks"]) * chunk
     stats["held_bytes.peak"] = shot["peak_held_chunks"] * chunk
+    stats["used_bytes.peak"] = shot["peak_used_chunks"] * chunk
     stats["cached_bytes.current"] = shot["cached_chunks"] * chunk
     stats["host_bytes.current"] = shot["slots_used"] * chunk
     stats["host_bytes.peak"] = shot["slots_peak"] * chunk
@@ -68,6 +72,7 @@ def memory_stats() -> dict[str, Any]:
     stats["planned_iterations"] = plans["planned"]
     stats["deviations"] = plans["deviations"]
     stats["plans"] = plans["installed"]
+    stats["predicted_step_seconds"], stats["predicted_bytes"] = prediction()
     stats["prefetch_hits"] = shot["prefetches"] - shot["late"]
     stats["late_arrivals"] = shot["late"]
     for name in (

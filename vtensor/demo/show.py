@@ -20,9 +20,14 @@ class Worker:
     """A training process that does one step when told."""
 
     def __init__(
-        self, name: str, steps: int, options: dict[str, Any] | None = None, checkpointing: bool = False
+        self,
+        name: str,
+        steps: int,
+        options: dict[str, Any] | None = None,
+        checkpointing: bool = False,
+        settled: int = 0,
     ) -> None:
-        how = json.dumps({"options": options, "checkpointing": checkpointing})
+        how = json.dumps({"options": options, "checkpointing": checkpointing, "settled": settled})
         self.process = subprocess.Popen(
             [sys.executable, "-m", "vtensor.demo.worker", name, str(steps), how],
             stdin=subprocess.PIPE,

@@ -57,8 +57,11 @@ def say(**message: Any) -> None:
     print(json.dumps(message), flush=True)
 
 
-def main(name: str, steps: int, options: dict[str, Any] | None, checkpointing: bool = False) -> None:
-    """Train `steps` steps; `options` are those of :func:`vtensor.enable`, or None for plain torch."""
+def main(name: str, steps: int, options: dict[str, Any] | None, checkpointing: bool = False, settled: int = 0) -> None:
+    """Train `steps` steps; `options` are those of :func:`vtensor.enable`, or None for plain torch.
+
+    Peaks are counted anew after `settled` steps.
+    """
     if options is not None:
         vtensor.enable(device="cpu", **options)
     settle()
@@ -79,6 +82,8 @@ def main(name: str, steps: int, options: dict[str, Any] | None, checkpointing: b
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        if options is not None and step + 1 == settled:
+            vtensor.reset_peak_memory_stats()
         say(step=step, loss=losses[-1], seconds=time.perf_counter() - begun)
     stats = {} if options is None else vtensor.memory_stats()
     rss = peak_rss()

@@ -1,8 +1,9 @@
 """Models from their real configs, on data that ships inside packages: nothing is downloaded.
 
-The convolutional network is ResNet-50 on scikit-learn's digits, enlarged; the language model is of GPT-2's type, on
-the text of Python's own documentation (the topics ``help()`` prints), byte by byte. BERT-base reads the same text; the
-benchmarks use it.
+Image models (ResNet-50, MobileNetV2, ViT-B, a U-Net) see scikit-learn's digits, enlarged; language models (GPT-2's
+type, BERT-base)
+the text of Python's own documentation (the topics ``help()`` prints), byte by byte. The demo trains the first of each
+kind; the benchmarks use all.
 """
 
 from __future__ import annotations
@@ -26,21 +27,25 @@ class Workload:
     make: Callable[[], tuple[nn.Module, Callable[[int], Batch]]]
 
 
-def _resnet50() -> tuple[nn.Module, Callable[[int], Batch]]:
+def _images(size: int, pixels: int) -> Callable[[int], Batch]:
     from sklearn.datasets import load_digits
-    from transformers import ResNetConfig, ResNetForImageClassification
 
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32) / 16
     labels = torch.tensor(digits.target)
-    model = ResNetForImageClassification(ResNetConfig(num_labels=10))
 
-    def batch(step: int, size: int = 8) -> Batch:
+    def batch(step: int) -> Batch:
         picked = torch.arange(step * size, (step + 1) * size) % len(images)
-        enlarged = nn.functional.interpolate(images[picked][:, None], size=(192, 192), mode="bilinear")
+        enlarged = nn.functional.interpolate(images[picked][:, None], size=(pixels, pixels), mode="bilinear")
         return {"pixel_values": enlarged.expand(-1, 3, -1, -1).contiguous(), "labels": labels[picked]}
 
-    return model, batch
+    return batch
+
+
+def _resnet50() -> tuple[nn.Module, Callable[[int], Batch]]:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    return ResNetForImageClassification(ResNetConfig(num_labels=10)), _images(size=8, pixels=192)
 
 
 def _text(size: int, length: int) -> Callable[[int], Batch]:
@@ -70,8 +75,62 @@ def _bert_base() -> tuple[nn.Module, Callable[[int], Batch]]:
     return BertForMaskedLM(BertConfig()), _text(size=8, length=128)
 
 
+def _mobilenet_v2() -> tuple[nn.Module, Callable[[int], Batch]]:
+    from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
+
+    return MobileNetV2ForImageClassification(MobileNetV2Config(num_labels=10)), _images(size=12, pixels=192)
+
+
+def _vit_base() -> tuple[nn.Module, Callable[[int], Batch]]:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(ViTConfig(num_labels=10)), _images(size=4, pixels=224)
+
+
+class _Loss:
+    def __init__(self, loss: torch.Tensor) -> None:
+        self.loss = loss
+
+
+class UNet(nn.Module):
+    """Encoder and decoder with skip connections (Ronneberger et al., 2015); it learns to sharpen blurred images."""
+
+    def __init__(self, width: int = 32, depth: int = 4) -> None:
+        super().__init__()
+        widths = [width << k for k in range(depth)]
+        self.down = nn.ModuleList(self.block(a, b) for a, b in zip([3, *widths[:-1]], widths, strict=True))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * w, w, 2, stride=2) for w in reversed(widths[:-1]))
+        self.merge = nn.ModuleList(self.block(2 * w, w) for w in reversed(widths[:-1]))
+        self.last = nn.Conv2d(width, 3, 1)
+
+    @staticmethod
+    def block(inputs: int, outputs: int) -> nn.Module:
+        layers = []
+        for a in (inputs, outputs):
+            layers += [nn.Conv2d(a, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+        return nn.Sequential(*layers)
+
+    def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor) -> _Loss:
+        del labels
+        x = nn.functional.avg_pool2d(pixel_values, 5, stride=1, padding=2)
+        skips: list[torch.Tensor] = []
+        for block in self.down:
+            x = block(x if not skips else nn.functional.max_pool2d(x, 2))
+            skips.append(x)
+        for up, merge, skip in zip(self.up, self.merge, reversed(skips[:-1]), strict=True):
+            x = merge(torch.cat([up(x), skip], dim=1))
+        return _Loss(nn.functional.mse_loss(self.last(x), pixel_values))
+
+
+def _unet() -> tuple[nn.Module, Callable[[int], Batch]]:
+    return UNet(), _images(size=4, pixels=192)
+
+
 WORKLOADS = {
     "resnet50": Workload("ResNet-50", _resnet50),
-    "gpt2": Workload("GPT-2 type", _gpt2),
+    "mobilenet_v2": Workload("MobileNetV2", _mobilenet_v2),
     "bert": Workload("BERT-base", _bert_base),
+    "gpt2": Workload("GPT-2 type", _gpt2),
+    "vit": Workload("ViT-B", _vit_base),
+    "unet": Workload("U-Net", _unet),
 }

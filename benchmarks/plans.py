@@ -1,0 +1,192 @@
+"""B2 to B5 and B9: planned runs beside plain torch, the reactive policies, whole-tensor baselines and the simulator."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import lgm
+from lgm.bounds import least_seconds
+from lgm.report import moves_of_plan
+from vtensor.demo.show import Worker, measure_peak
+from vtensor.demo.workloads import WORKLOADS
+
+from .record import Row, write
+from .steps import MIB, THREE
+
+WARM = 6  # the first iterations are recorded, and the plan is made beside the next
+TRACES = Path(__file__).resolve().parent.parent / "traces"
+
+
+class Side:
+    """One way to train, step by step."""
+
+    def __init__(self, name: str, steps: int, options: dict[str, Any] | None) -> None:
+        self.worker = Worker(name, steps, options, settled=WARM)
+        self.seconds: list[float] = []
+        self.final: dict[str, Any] = {}
+
+
+def race(name: str, ways: dict[str, dict[str, Any] | None], steps: int) -> dict[str, Side]:
+    """Run every way in turns, one step each, so that all see the same noise."""
+    sides = {way: Side(name, steps, options) for way, options in ways.items()}
+    try:
+        order = list(sides.values())
+        for step in range(steps):
+            for side in order if step % 2 else order[::-1]:
+                side.seconds.append(side.worker.step()["seconds"])
+        for side in order:
+            side.final = side.worker.finish()
+    finally:
+        for side in sides.values():
+            side.worker.stop()
+    return sides
+
+
+def ratio(sides: dict[str, Side], way: str, to: str = "plain", warm: int = WARM) -> float:
+    pairs = zip(sides[way].seconds[warm:], sides[to].seconds[warm:], strict=True)
+    return statistics.median(a / b for a, b in pairs)
+
+
+def figures(side: Side, steps: int) -> Row:
+    s = side.final["stats"]
+    return {
+        "out (MiB/step)": round(s["moved_out_bytes"] / steps / MIB),
+        "in (MiB/step)": round(s["moved_in_bytes"] / steps / MIB),
+        "waited (s/step)": round(s["wait_seconds"] / steps, 3),
+        "planned": f"{s['planned_iterations']} of {s['iterations']}",
+        "late": s["late_arrivals"],
+    }
+
+
+def unlimited() -> None:
+    """B3: plan and reactive policy beside plain torch, no limit on the link."""
+    rows, steps = [], 14
+    for name in THREE:
+        peak = measure_peak(name)
+        for share in (0.75, 0.5, 0.35, 0.25):
+            budget = {"budget": int(peak * share)}
+            sides = race(name, {"plain": None, "plan": budget, "lru": {**budget, "policy": "lru"}}, steps)
+            digests = {side.final["digest"] for side in sides.values()}
+            rows.append({
+                "model": name, "budget": f"{share:.0%}", "plan / plain": round(ratio(sides, "plan"), 3),
+                "lru / plain": round(ratio(sides, "lru"), 3), "plan / lru": round(ratio(sides, "plan", "lru"), 3),
+                **figures(sides["plan"], steps), "identical": "yes" if len(digests) == 1 else "NO",
+            })  # fmt: skip
+            print(rows[-1], flush=True)
+    write(
+        "planned",
+        rows,
+        "No limit on the link (B3): goal, 1.08 of plain torch at 50 %, never slower than LRU.",
+    )
+
+
+def accuracy(links: tuple[float, ...] = (0.4e9, 1e9, 3e9), names: tuple[str, ...] = ("resnet50", "gpt2")) -> None:
+    """B2: what the plan promised before it ran, and what was measured."""
+    rows, steps = [], 12
+    for name in names:
+        peak = measure_peak(name)
+        for link in links:
+            for share in (0.75, 0.5, 0.35):
+                options = {"budget": int(peak * share), "link": f"{link / 1e6:.0f}MB/s"}
+                side = race(name, {"plan": options}, steps)["plan"]
+                s = side.final["stats"]
+                measured = statistics.median(side.seconds[WARM:])
+                rows.append({
+                    "model": name, "link": options["link"], "budget": f"{share:.0%}",
+                    "predicted (s)": round(s["predicted_step_seconds"], 3), "measured (s)": round(measured, 3),
+                    "predicted / measured": round(s["predicted_step_seconds"] / measured, 3),
+                    "predicted peak (chunks)": s["predicted_bytes"] // s["chunk_bytes"],
+                    "measured peak (chunks)": s["used_bytes.peak"] // s["chunk_bytes"],
+                    "budget (chunks)": s["budget_bytes"] // s["chunk_bytes"], **figures(side, steps),
+                })  # fmt: skip
+                print(rows[-1], flush=True)
+    write("accuracy", rows, "The simulator against reality (B2): goal, within 10 %, and the same peak of chunks.")
+
+
+def ablation(link: float, names: tuple[str, ...] = THREE) -> None:
+    """B5: reservation and mapping switched off, one at a time; plans made offline from the recorded traces."""
+    variants = {
+        "all": lgm.Switches(),
+        "no reservation": lgm.Switches(reservation="none"),
+        "no mapping": lgm.Switches(mapping="none"),
+        "on demand": lgm.Switches(timing="on_demand"),
+    }
+    rows, steps = [], 11
+    for name in names:
+        peak = measure_peak(name)
+        trace = lgm.load_trace(TRACES / f"{name}.npz")
+        chunks = int(peak * 0.5) // trace.chunk_bytes
+        with tempfile.TemporaryDirectory() as scratch:
+            ways: dict[str, dict[str, Any] | None] = {"plain": None}
+            plans = {}
+            for way, switches in variants.items():
+                plans[way] = lgm.analyze(trace, lgm.Device(chunks, link, link, switch=8e-6), switches)
+                lgm.save_plan(plans[way], Path(scratch) / f"{way}.npz")
+                common = {"budget": chunks * trace.chunk_bytes, "link": f"{link / 1e6:.0f}MB/s"}
+                ways[way] = {**common, "plan": str(Path(scratch) / f"{way}.npz")}
+            sides = race(name, ways, steps)
+        for way, plan in plans.items():
+            rows.append({
+                "model": name, "variant": way, "reservation (chunks)": plan.reservation,
+                "simulated / computing": round(plan.prediction.step_seconds / trace.seconds, 3),
+                "measured / plain": round(ratio(sides, way), 3),
+                "remaps / step": round(sides[way].final["stats"]["remaps"] / steps), **figures(sides[way], steps),
+            })  # fmt: skip
+            print(rows[-1], flush=True)
+    write("ablation", rows, f"Reservation, mapping and early copies switched off (B5), 50 %, {link / 1e6:.0f} MB/s.")
+
+
+def edge(link: float, shares: tuple[float, ...] = (0.75, 0.5, 0.35), names: tuple[str, ...] = tuple(WORKLOADS)) -> None:
+    """B4: the paper's experiment at a link that is to this processor what an edge GPU's is to it."""
+    rows, steps = [], 11
+    text = f"{link / 1e6:.0f}MB/s"
+    for name in names:
+        peak = measure_peak(name)
+        for share in shares:
+            common = {"budget": int(peak * share), "link": text}
+            with tempfile.TemporaryDirectory() as scratch:
+                trace = lgm.load_trace(TRACES / f"{name}.npz")
+                chunks = int(peak * share) // trace.chunk_bytes
+                device = lgm.Device(chunks, link, link, switch=8e-6)
+                whole = str(Path(scratch) / "whole.npz")
+                ways: dict[str, dict[str, Any] | None] = {
+                    "plain": None,
+                    "chunk plan": common,
+                    "chunk LRU": {**common, "policy": "lru"},
+                    "tensor LRU": {**common, "policy": "lru", "granularity": "tensor"},
+                }
+                plan = lgm.analyze(trace, device, lgm.Switches(granularity="tensor"))
+                lgm.save_plan(plan, whole)
+                ways["tensor plan"] = {**common, "plan": whole}
+                sides = race(name, ways, steps)
+                best = lgm.analyze(trace, device)
+                _, moves = moves_of_plan(best)
+                bound = least_seconds(trace, device, moves) / trace.seconds
+            plain = statistics.median(sides["plain"].seconds[WARM:])
+            digests = {side.final["digest"] for side in sides.values()}
+            row: Row = {"model": name, "budget": f"{share:.0%}"}
+            row |= {f"{way} / plain": round(ratio(sides, way), 3) for way in ways if way != "plain"}
+            row |= {
+                "plan vs tensor LRU": round(1 / ratio(sides, "chunk plan", "tensor LRU"), 3),
+                "plan vs tensor plan": round(1 / ratio(sides, "chunk plan", "tensor plan"), 3),
+                "chunks alone (LRU)": round(1 / ratio(sides, "chunk LRU", "tensor LRU"), 3),
+                "simulated / bound": round(best.prediction.step_seconds / trace.seconds / bound, 3),
+                "measured / bound": round(statistics.median(sides["chunk plan"].seconds[WARM:]) / plain / bound, 3),
+                "planned": figures(sides["chunk plan"], steps)["planned"],
+                "identical": "yes" if len(digests) == 1 else "NO",
+            }
+            rows.append(row)
+            print(row, flush=True)
+    mean: Row = {"model": "geometric mean", "budget": ""}
+    for column in rows[0]:
+        values = [row[column] for row in rows if isinstance(row[column], float)]
+        if values:
+            mean[column] = round(math.exp(statistics.fmean(math.log(v) for v in values)), 3)
+    write(
+        "edge", [*rows, mean],
+        f"The paper's experiment (B4) at {text} each way. Speed-ups over the run named; bound: max(computing, out, in).",
+    )  # fmt: skip

@@ -1,0 +1,56 @@
+"""Records one iteration of each model with the tool itself: the files in ``traces/``, and what they hold."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import lgm
+from lgm.report import trace_summary
+from vtensor.demo.workloads import WORKLOADS
+
+from .record import metadata
+
+FOLDER = Path(__file__).resolve().parent.parent / "traces"
+
+
+def record(name: str, path: str) -> None:
+    """In a process of its own: train five steps with room to spare, save the last."""
+    import torch
+
+    import vtensor
+
+    vtensor.enable("14GiB", device="cpu")
+    vtensor.record()
+    torch.manual_seed(0)
+    model, batch = WORKLOADS[name].make()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    model.train()
+    for step in range(5):
+        optimizer.zero_grad()
+        model(**batch(step)).loss.backward()
+        optimizer.step()
+    facts = metadata()
+    vtensor.save_trace(
+        path,
+        model=WORKLOADS[name].title,
+        batch=json.dumps({key: list(value.shape) for key, value in batch(0).items()}),
+        optimizer="AdamW",
+        recorded_by="python -m benchmarks traces",
+        commit=facts["commit"],
+        processor=facts["machine"],
+    )
+
+
+def run() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name in WORKLOADS:
+        path = FOLDER / f"{name}.npz"
+        subprocess.run([sys.executable, "-m", "benchmarks.traces", name, str(path)], check=True)
+        print(f"{path.name}, {path.stat().st_size >> 10} KiB\n{trace_summary(lgm.load_trace(path))}", flush=True)
+
+
+if __name__ == "__main__":
+    record(sys.argv[1], sys.argv[2])

@@ -1,0 +1,42 @@
+"""The exact optimum of a cover problem, by an integer program (SciPy's HiGHS) or by trying everything. Test oracle
+only."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from lgm.choice import Cover
+
+
+def matrix(problem: Cover) -> np.ndarray:
+    rows = np.zeros((problem.n, len(problem.start)))
+    for g, (a, b) in enumerate(zip(problem.start, problem.stop, strict=True)):
+        for row in range(a, b):
+            rows[row % problem.n, g] += 1
+    return rows
+
+
+def by_integer_program(problem: Cover) -> float:
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    if not len(problem.start):
+        return 0.0
+    result = milp(
+        problem.price,
+        constraints=LinearConstraint(matrix(problem), lb=problem.demand),
+        integrality=np.ones(len(problem.start)),
+        bounds=Bounds(0, problem.limit),
+    )
+    assert result.success, result.message
+    return float(result.fun)
+
+
+def by_trying(problem: Cover) -> float:
+    rows = matrix(problem)
+    best = np.inf
+    for used in itertools.product(*(range(limit + 1) for limit in problem.limit)):
+        if (rows @ np.array(used) >= problem.demand).all():
+            best = min(best, float((problem.price * np.array(used)).sum()))
+    return best

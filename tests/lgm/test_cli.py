@@ -1,0 +1,144 @@
+"""The command ``lgm``, as a person types it; and that it needs NumPy alone (B7)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lgm
+from lgm.cli import main
+from lgm.units import format_bytes, format_seconds, parse_bytes, parse_speed
+
+from .random_traces import training
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    path = tmp_path / "trace.npz"
+    lgm.save_trace(training(8), path)
+    return str(path)
+
+
+@pytest.fixture
+def plan(trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    path = str(tmp_path / "plan.npz")
+    assert main(["analyze", trace, "--budget", "0.5", "--link", "2MB/s", "-o", path]) == 0
+    assert "no plan can beat" in capsys.readouterr().out
+    return path
+
+
+def test_analyze_validate_show(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", plan]) == 0
+    assert main(["show", plan, "--graph", "5"]) == 0
+    text = capsys.readouterr().out
+    assert "swapped-by edges" in text
+    assert "longest operation" in text
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_picture(plan: str, tmp_path: Path, ending: str) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / f"plan.{ending}"
+    assert main(["show", plan, "--picture", str(picture)]) == 0
+    assert picture.stat().st_size > 5000
+
+
+def test_perfetto(plan: str, tmp_path: Path) -> None:
+    out = tmp_path / "p.json"
+    assert main(["perfetto", plan, "-o", str(out)]) == 0
+    events = json.loads(out.read_text())["traceEvents"]
+    assert {e["tid"] for e in events if e["ph"] == "X"} == {1, 2, 3}
+    assert all(e["dur"] >= 0 for e in events if e["ph"] == "X")
+
+
+def test_show_simulate_and_fit_a_trace(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", trace]) == 0
+    assert "smallest budget" in capsys.readouterr().out
+    assert main(["simulate", trace, "--budget", "0.5", "--link", "2MB/s"]) == 0
+    assert "on demand, whole tensors" in capsys.readouterr().out
+    assert main(["fit", trace, "--link", "2MB/s"]) == 0
+    assert "1.05 x" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["analyze", "{trace}", "--budget", "1KiB"], "smallest budget that works"),
+        (["analyze", "{trace}", "--budget", "many"], "not a size"),
+        (["analyze", "{trace}", "--budget", "0.5", "--link", "fast"], "not a size"),
+        (["analyze", "nowhere.npz", "--budget", "0.5"], "no such file"),
+        (["validate", "{trace}"], "this is a trace, not a plan"),
+        (["show", "{trace}", "--picture", "x.png"], "needs a plan"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    trace: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([a.format(trace=trace) for a in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("lgm: ")
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_units() -> None:
+    assert parse_bytes("1.5 KiB") == 1536
+    assert parse_speed("6GB/s") == 6e9
+    assert format_bytes(3 << 20) == "3.00 MiB"
+    assert [format_seconds(s) for s in (2.0, 0.0032, 4e-6, 5e-9)] == ["2.00 s", "3.20 ms", "4.00 us", "5 ns"]
+    for bad in ("x", "-1", 0, True, None):
+        with pytest.raises(ValueError, match="size"):
+            parse_bytes(bad, "size")  # type: ignore[arg-type]
+
+
+_ALONE = """
+import sys
+class Only:
+    def find_spec(self, name, path=None, target=None):
+        top = name.split('.')[0]
+        if top not in sys.stdlib_module_names and top not in ('numpy', 'lgm'):
+            raise ImportError(f'{name} is not part of NumPy or the standard library')
+sys.meta_path.insert(0, Only())
+sys.path[:] = [p for p in sys.path]
+from lgm.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_lgm_needs_numpy_alone(trace: str, tmp_path: Path) -> None:
+    plan = str(tmp_path / "alone.npz")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    for arguments in (
+        ["analyze", trace, "--budget", "0.5", "--link", "2MB/s", "-o", plan],
+        ["validate", plan],
+        ["show", plan],
+        ["perfetto", plan, "-o", str(tmp_path / "x.json")],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", _ALONE, *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_imports_point_downward() -> None:
+    import ast
+
+    order = [
+        {"units", "model"}, {"codec", "lifetimes"}, {"choice", "cost", "schedule"},
+        {"simulate", "bounds", "mapping", "validate"},
+        {"planner"}, {"report"}, {"__init__"}, {"cli"}, {"__main__"},
+    ]  # fmt: skip
+    level = {name: k for k, names in enumerate(order) for name in names}
+    for source in (ROOT / "lgm").glob("*.py"):
+        assert source.read_text().count("\n") <= 400
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                for name in [node.module] if node.module else [a.name for a in node.names]:
+                    assert level[name] < level[source.stem], f"{source.name} imports {name}"

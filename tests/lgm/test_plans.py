@@ -1,0 +1,251 @@
+"""Whole plans: every one is valid, every switch works, and each rule catches the plan that breaks it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lgm
+from lgm import Device, Plan, Switches
+from lgm.bounds import least_seconds
+from lgm.lifetimes import analyze_lifetimes
+from lgm.mapping import away_at_turn, layers
+from lgm.report import moves_of_plan
+from lgm.simulate import run_on_demand, run_plan
+from lgm.validate import InvalidPlanError, check, validate
+
+from .random_traces import CHUNK, build, lawless, training
+
+TRACES = sorted((Path(__file__).resolve().parents[2] / "traces").glob("*.npz"))
+
+
+def device_for(trace: lgm.Trace, seed: int) -> Device:
+    life = analyze_lifetimes(trace)
+    rng = np.random.default_rng(seed)
+    least = max(int(life.needed.max()), 1)
+    budget = int(rng.integers(least, max(life.peak, least) + 1))
+    return Device(budget, 1e6 * rng.choice([0.3, 1, 3]), 1e6 * rng.choice([0.3, 1, 3]))
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_every_plan_is_valid(block: int) -> None:
+    for seed in range(block * 50, block * 50 + 50):
+        trace = lawless(seed) if seed % 4 else training(2 + seed % 7, seed)
+        plan = lgm.analyze(trace, device_for(trace, seed))
+        assert check(plan) == "", seed
+
+
+PRODUCT = list(
+    itertools.product(
+        ("moves", "equal"),
+        ("optimal", "sweep"),
+        ("chunk", "tensor"),
+        ("just_in_time", "on_demand"),
+        ("auto", "none"),
+        ("keep", "none"),
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("switches", PRODUCT, ids="-".join)
+def test_every_switch_gives_a_valid_plan(switches: tuple[str, ...]) -> None:
+    for seed in range(6):
+        trace = lawless(seed) if seed % 2 else training(3 + seed, seed)
+        life = analyze_lifetimes(trace)
+        device = device_for(trace, seed)
+        if switches[2] == "tensor":  # whole tensors may need more than one operation does
+            device = dataclasses.replace(device, budget_chunks=max(device.budget_chunks, int(life.needed.max())))
+        plan = lgm.analyze(trace, device, Switches(*switches))  # type: ignore[arg-type]
+        assert check(plan) == "", seed
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("share", [0.75, 0.5, 0.35])
+def test_recorded_traces(path: Path, share: float) -> None:
+    trace = lgm.load_trace(path)
+    life = analyze_lifetimes(trace)
+    device = Device(max(int(life.peak * share), int(life.needed.max())), 1e9, 1e9)
+    plan = lgm.analyze(trace, device)
+    validate(plan)
+    life, moves = moves_of_plan(plan, life)
+    assert plan.prediction.step_seconds >= least_seconds(trace, device, moves) - 1e-9
+    assert run_plan(trace, device, life, moves)[0] == plan.prediction
+
+
+def test_moves_are_found_again_from_the_plan() -> None:
+    for seed in range(200):
+        trace = lawless(seed) if seed % 4 else training(2 + seed % 7, seed)
+        plan = lgm.analyze(trace, device_for(trace, seed))
+        life, moves = moves_of_plan(plan)
+        assert run_plan(trace, plan.device, life, moves)[0] == plan.prediction, seed
+
+
+def test_no_plan_is_needed_where_everything_fits() -> None:
+    trace = training(5)
+    plan = lgm.analyze(trace, Device(analyze_lifetimes(trace).peak, 1e6, 1e6))
+    assert plan.out_chunks == plan.in_chunks == 0
+    assert plan.prediction.step_seconds == pytest.approx(trace.seconds)
+
+
+def test_too_small_a_budget_names_the_operation() -> None:
+    trace = build(
+        3, [(4 * CHUNK, -1, -1), (3 * CHUNK, 1, 1)], [(1, 0, 0, 4, 0)], names=("a", "matmul"), op_name=[0, 1, 0]
+    )
+    with pytest.raises(lgm.InfeasibleError, match=r"matmul \(operation 1 of 3\) needs 7\.00 KiB") as caught:
+        lgm.analyze(trace, Device(6, 1e6, 1e6))
+    assert caught.value.needed == 7 * CHUNK
+    lgm.analyze(trace, Device(7, 1e6, 1e6))
+
+
+def test_a_plan_beats_demand_when_copies_can_hide() -> None:
+    trace = training(12)
+    device = Device(analyze_lifetimes(trace).peak // 2, 3e6, 3e6)
+    plan = lgm.analyze(trace, device)
+    assert plan.prediction.step_seconds < run_on_demand(trace, device).step_seconds
+    assert plan.prediction.step_seconds < run_on_demand(trace, device, whole=True).step_seconds
+
+
+def test_clean_weights_leave_for_free() -> None:
+    # A weight that is only read, away twice an iteration: it comes back twice and is never copied out again.
+    tensors = [(4 * CHUNK, -1, -1), (4 * CHUNK, 1, 1), (4 * CHUNK, 3, 3)]
+    trace = build(5, tensors, [(0, 0, 0, 4, 0), (2, 0, 0, 4, 0), (4, 0, 0, 4, 0)])
+    plan = lgm.analyze(trace, Device(4, 1e6, 1e6))
+    validate(plan)
+    assert plan.prediction.out_chunks == 0
+    assert plan.prediction.in_chunks == 8
+
+
+def test_layers_never_share_a_chunk() -> None:
+    for seed in range(60):
+        trace = training(2 + seed % 7, seed)
+        plan = lgm.analyze(trace, device_for(trace, seed))
+        life, moves = moves_of_plan(plan)
+        seen = list(layers(trace, plan.device, life, moves))
+        assert all(0 <= chunk < plan.device.budget_chunks for layer in seen for _, _, chunk in layer.placed)
+        assert len(seen) == len(plan.out_op) + len(plan.in_op) + int(
+            (trace.tensor_born >= 0).sum() + (trace.tensor_died >= 0).sum()
+        )
+        for layer in seen:
+            assert len({chunk for _, _, chunk in layer.placed}) == len(layer.placed)
+
+
+def test_away_at_turn_agrees_with_the_gaps() -> None:
+    trace = training(6)
+    plan = lgm.analyze(trace, Device(int(analyze_lifetimes(trace).peak * 0.3), 1e6, 1e6))
+    away = sum(last - first for _, first, last in away_at_turn(plan))
+    life, moves = moves_of_plan(plan)
+    over = life.gaps.stop[moves.out_gap] >= trace.operations
+    early = moves.in_op > moves.in_need
+    assert away == (moves.out_last - moves.out_first)[over].sum() - (moves.in_last - moves.in_first)[early].sum()
+
+
+# --- twenty corrupted plans, each refused by its rule ------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def good() -> Plan:
+    trace = training(8, seed=3)
+    plan = lgm.analyze(trace, Device(int(analyze_lifetimes(trace).peak * 0.45), 2e6, 2e6))
+    validate(plan)
+    assert len(plan.out_op) > 8
+    assert len(plan.in_op) > 8
+    return plan
+
+
+def edit(plan: Plan, **changes: object) -> Plan:
+    return dataclasses.replace(plan, **changes)  # type: ignore[arg-type]
+
+
+def at(array: np.ndarray, k: int, value: int) -> np.ndarray:
+    changed = array.copy()
+    changed[k] = value
+    return changed
+
+
+def insert(plan: Plan, side: str, op: int, tensor: int, first: int, last: int, need: int = 0) -> Plan:
+    k = int(np.searchsorted(getattr(plan, f"{side}_op"), op, side="right"))
+    new = {"op": op, "tensor": tensor, "first": first, "last": last} | ({"need": need} if side == "in" else {})
+    return edit(plan, **{f"{side}_{f}": np.insert(getattr(plan, f"{side}_{f}"), k, v) for f, v in new.items()})
+
+
+def drop(plan: Plan, side: str, k: int) -> Plan:
+    fields = ("op", "tensor", "first", "last") + (("need",) if side == "in" else ())
+    return edit(plan, **{f"{side}_{f}": np.delete(getattr(plan, f"{side}_{f}"), k) for f in fields})
+
+
+def temporary(plan: Plan) -> int:
+    """A tensor that is neither there at the turn nor ever moved."""
+    trace = plan.trace
+    moved = set(plan.out_tensor.tolist())
+    return next(t for t in range(trace.tensors) if 0 < trace.tensor_born[t] <= trace.tensor_died[t] and t not in moved)
+
+
+def in_use(plan: Plan) -> Plan:
+    trace = plan.trace
+    object.__setattr__(trace, "op_last", trace.op_last.copy())
+    k = int(np.flatnonzero(trace.use_op > 2)[0])
+    op, tensor = int(trace.use_op[k]), int(trace.use_tensor[k])
+    last = trace.op_last.copy()
+    last[op] = op + 1
+    nested = dataclasses.replace(trace, op_last=last)
+    return insert(edit(plan, trace=nested), "out", op + 1, tensor, 0, 1)
+
+
+def again(plan: Plan, side: str) -> Plan:
+    """The first move, twice."""
+    fields = ("op", "tensor", "first", "last") + (("need",) if side == "in" else ())
+    return insert(plan, side, *(int(getattr(plan, f"{side}_{f}")[0]) for f in fields))
+
+
+def smaller(device: Device) -> Device:
+    return dataclasses.replace(device, budget_chunks=device.budget_chunks - 5)
+
+
+def predict(plan: Plan, **changes: float) -> Plan:
+    return edit(plan, prediction=dataclasses.replace(plan.prediction, **changes))  # type: ignore[arg-type]
+
+
+CORRUPTIONS: list[tuple[str, str, Callable[[Plan], Plan]]] = [
+    ("a short array", "arrays", lambda p: edit(p, out_first=p.out_first[:-1])),
+    ("needs missing", "arrays", lambda p: edit(p, in_need=p.in_need[:-1])),
+    ("keep too short", "arrays", lambda p: edit(p, keep=p.keep[:-1])),
+    ("keep is no flag", "keep", lambda p: edit(p, keep=at(p.keep, 0, 2))),
+    ("an operation too late", "operation", lambda p: edit(p, out_op=at(p.out_op, -1, p.trace.operations))),
+    ("a need outside", "operation", lambda p: edit(p, in_need=at(p.in_need, 0, -1))),
+    ("out of order", "order", lambda p: edit(p, out_op=p.out_op[::-1])),
+    ("no such tensor", "tensor", lambda p: edit(p, in_tensor=at(p.in_tensor, 0, p.trace.tensors))),
+    ("an empty piece", "chunks", lambda p: edit(p, out_last=at(p.out_last, 0, int(p.out_first[0])))),
+    ("a piece too long", "chunks", lambda p: edit(p, in_last=at(p.in_last, 0, 10**6))),
+    ("all is reserved", "reservation", lambda p: edit(p, reservation=p.device.budget_chunks)),
+    ("the dead leave", "leave-dead", lambda p: insert(p, "out", 0, temporary(p), 0, 1)),
+    ("the dead arrive", "arrive-dead", lambda p: insert(p, "in", 0, temporary(p), 0, 1)),
+    ("leaves twice", "leave-absent", lambda p: again(p, "out")),
+    ("leaves its user", "leave-in-use", in_use),
+    ("arrives twice", "arrive-resident", lambda p: again(p, "in")),
+    ("for another operation", "need", lambda p: edit(p, in_need=at(p.in_need, 0, p.in_need[0] + 1))),
+    ("never comes back", "use-absent", lambda p: drop(p, "in", len(p.in_op) // 2)),
+    ("a smaller device", "over-budget", lambda p: edit(p, device=smaller(p.device), reservation=0)),
+    ("peak too low", "prediction-peak", lambda p: predict(p, peak_chunks=1)),
+    ("traffic wrong", "prediction-traffic", lambda p: predict(p, in_chunks=0)),
+    ("faster than computing", "prediction-time", lambda p: predict(p, step_seconds=0.0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "corrupt"), [c[1:] for c in CORRUPTIONS], ids=[c[0] for c in CORRUPTIONS])
+def test_a_corrupted_plan_is_refused_by_its_rule(good: Plan, rule: str, corrupt: Callable[[Plan], Plan]) -> None:
+    with pytest.raises(InvalidPlanError) as caught:
+        validate(corrupt(good))
+    assert caught.value.rule == rule
+
+
+def test_an_iteration_must_end_as_it_began() -> None:
+    # Away at the end, needed never: the second iteration begins without it, the first with.
+    trace = build(4, [(CHUNK, -1, -1), (CHUNK, 1, 2)], [(0, 0, 0, 1, 0)])
+    plan = lgm.analyze(trace, Device(2, 1e6, 1e6))
+    with pytest.raises(InvalidPlanError, match="use-absent"):
+        validate(insert(plan, "out", 2, 0, 0, 1))
