@@ -10,6 +10,7 @@ import datetime
 import platform
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def where_from() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),
-        "script": sys.argv[0] if sys.argv else "",
+        "script": Path(sys.argv[0]).name if sys.argv else "",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 

@@ -38,7 +38,7 @@ def memory_stats() -> dict[str, Any]:
     Of plans: ``iterations`` seen, ``planned_iterations`` (followed a plan from end to end), ``deviations`` (left one),
     ``plans`` made, ``predicted_step_seconds`` and ``predicted_bytes`` (what the newest plan promises of step time and
     ``used_bytes``; 0 without one), ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time, and
-    not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying while the program computed, and while it waited).
+    not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying beside computing, and while waited for).
 
     Raises
     ------
