@@ -7,7 +7,7 @@ import argparse
 from . import growth, overhead, plans, steps, traces
 
 # What is to this processor as 12 GB/s (PCIe 3.0 x16) is to an edge GPU of 3 TFLOP/s (GTX 1650): see PLAN.md.
-EDGE_LINK = 0.6e9
+EDGE_LINK = 1e9
 
 CASES = {
     "O": ("O1 and O2: cost of one operation and one allocation", overhead.run),
