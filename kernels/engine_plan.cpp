@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <new>
+#include <system_error>
 
 #include "engine.h"
 
@@ -34,7 +35,13 @@ void Engine::move_by_plan(std::span<const PlannedMove> out, std::span<const Plan
   }
   pump();
   if (arrivals_.empty()) return;
-  if (pump_ == nullptr && !pump_stops_) pump_ = new std::thread(&Engine::run_pump, this);
+  if (pump_ == nullptr && !pump_stops_) {
+    try {
+      pump_ = new std::thread(&Engine::run_pump, this);
+    } catch (const std::system_error&) {
+      return;  // no thread to be had now: what waits is started by the rows that follow
+    }
+  }
   pump_wakes_.notify_one();
 }
 

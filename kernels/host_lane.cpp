@@ -1,5 +1,8 @@
 #include "host_lane.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +15,27 @@ namespace vt {
 namespace {
 // Copies move in pieces so that giving one up takes microseconds, not the length of a chunk.
 constexpr Bytes kPiece = Bytes{256} << 10;
+
+// Copies without filling the caches of the threads that compute: neither side is read again soon. Twice as fast as memcpy
+// here, which first reads what it is about to overwrite (DESIGN.md). Both sides are aligned to 16 bytes.
+void copy_past_caches(char* to, const char* from, Bytes bytes) {
+#if defined(__SSE2__)
+  const Bytes lines = bytes / 64 * 64;
+  for (Bytes i = 0; i < lines; i += 64) {
+    const auto* source = reinterpret_cast<const __m128i*>(from + i);
+    auto* target = reinterpret_cast<__m128i*>(to + i);
+    const __m128i a = _mm_load_si128(source), b = _mm_load_si128(source + 1);
+    const __m128i c = _mm_load_si128(source + 2), d = _mm_load_si128(source + 3);
+    _mm_stream_si128(target, a);
+    _mm_stream_si128(target + 1, b);
+    _mm_stream_si128(target + 2, c);
+    _mm_stream_si128(target + 3, d);
+  }
+  _mm_sfence();  // before anybody is told that the copy is done
+  to += lines, from += lines, bytes -= lines;
+#endif
+  std::memcpy(to, from, bytes);
+}
 
 std::uint64_t passed_since(std::chrono::steady_clock::time_point begun) {
   const auto passed = std::chrono::steady_clock::now() - begun;
@@ -145,7 +169,7 @@ int HostLane::move_piece(const Copy& copy, Bytes from, Bytes bytes) const {
   const bool out = direction_ == Ticket::Lane::out;
   if (copy.place.memory != nullptr) {
     char* slot = static_cast<char*>(copy.place.memory) + from;
-    out ? std::memcpy(slot, chunk, bytes) : std::memcpy(chunk, slot, bytes);
+    out ? copy_past_caches(slot, chunk, bytes) : copy_past_caches(chunk, slot, bytes);
     return 0;
   }
   for (Bytes moved = 0; moved < bytes;) {

@@ -65,10 +65,9 @@ Finding end_iteration(Engine& engine) {
   return g_runner->boundary(engine);
 }
 
-void stop_recording() {
-  g_runs_iterations = nullptr;
-  g_runner->reset();
-}
+void stop_recording() noexcept { g_runs_iterations = nullptr; }
+
+void begin_recording() { g_runner->reset(); }
 
 void begin_row(Thread& thread, Engine& engine) {
   static const OpId outside = operator_id("(outside operations)");

@@ -44,7 +44,10 @@ std::string operator_name(OpId id);
 PlanRunner& plan_runner() noexcept;
 // The calling thread ends an iteration and begins the next; from now on it is the one that is recorded.
 Finding end_iteration(Engine& engine);
-void stop_recording();
+// Nothing is recorded from now on. What was recorded stays until begin_recording(), as a thread may still be inside a row.
+void stop_recording() noexcept;
+// A new session: forgets plans and records of the one before.
+void begin_recording();
 bool recorded(const Thread& thread) noexcept;
 // The innermost operation under way uses managed memory: it is a row of the trace from now on.
 void begin_row(Thread& thread, Engine& engine);

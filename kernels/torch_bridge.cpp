@@ -107,6 +107,7 @@ Shim g_shim;
 
 void attach_torch(Bytes min_bytes, bool observe_always) {
   g_min_bytes = min_bytes;
+  begin_recording();
   arm_fault_handler();
   if (g_base == nullptr) g_base = c10::GetCPUAllocator();
   c10::SetCPUAllocator(&g_shim);

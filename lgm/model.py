@@ -154,6 +154,9 @@ class Device:
     copying takes the processor that computes, about 1 / (speed x cores)."""
     switch: float = 0.0
     """Seconds of computing lost for each chunk that leaves or comes (mapping it)."""
+    jitter: float = 0.0
+    """Seconds a copy may begin late, where copy threads share processors with computing; arrivals begin that much
+    earlier."""
 
     def __post_init__(self) -> None:
         if self.budget_chunks < 1 or self.out_speed <= 0 or self.in_speed <= 0:

@@ -251,7 +251,9 @@ def fit(
 
     def ratio(budget: int) -> float:
         if budget not in known:
-            at = Device(budget, device.out_speed, device.in_speed, device.latency, device.tax, device.switch)
+            at = Device(
+                budget, device.out_speed, device.in_speed, device.latency, device.tax, device.switch, device.jitter
+            )
             known[budget] = analyze(trace, at, Switches(choice="sweep")).prediction.step_seconds / trace.seconds
         return known[budget]
 

@@ -94,7 +94,7 @@ def schedule(
     begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])  # nominal start of each operation, and the end
     size = _bytes(trace, gaps.tensor[back], first, first + amount)
     each = size / device.in_speed / np.maximum(amount, 1) + device.latency
-    safety = margin * (trace.chunk_bytes / device.in_speed + device.latency)
+    safety = margin * (trace.chunk_bytes / device.in_speed + device.latency) + device.jitter
     rows = _backwards(n, begin, room, gaps.start[back], stop, amount, each, safety)
     moves = np.array(rows, dtype=np.int64).reshape(-1, 4)  # index into back, row, first, last (within the used chunks)
     which = moves[:, 0]

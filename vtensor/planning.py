@@ -42,6 +42,8 @@ _planner: Planner | None = None
 
 # Until enough was copied to know: what a PCIe 3.0 x16 slot carries.
 _ASSUMED_SPEED = 12e9
+# Seconds a copy thread may wait for a processor that computes.
+_JITTER_SECONDS = 4e-3
 # Seconds a chunk's mapping takes on the host device (DESIGN.md has the measurement).
 _SWITCH_SECONDS = 8e-6
 
@@ -124,7 +126,14 @@ class Planner:
 
         moved = spent("moved_out") + spent("moved_in")
         tax = spent("processor_ns") / 1e9 / moved / (os.cpu_count() or 1) if moved else 0.0
-        return lgm.Device(self.config.budget_chunks, speed("out"), speed("in"), tax=tax, switch=_SWITCH_SECONDS)
+        return lgm.Device(
+            self.config.budget_chunks,
+            speed("out"),
+            speed("in"),
+            tax=tax,
+            switch=_SWITCH_SECONDS,
+            jitter=_JITTER_SECONDS,
+        )
 
     def _analyze(self, recording: Recording, device: lgm.Device) -> None:
         try:
