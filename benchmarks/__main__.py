@@ -19,6 +19,7 @@ CASES = {
     "B2": ("the simulator against reality", plans.accuracy),
     "B3": ("plans beside plain torch and LRU, no limit on the link", plans.unlimited),
     "B4": ("the paper's experiment at the link of an edge GPU", lambda: plans.edge(EDGE_LINK)),
+    "B4s": ("the same in the simulator, six models and three budgets", lambda: plans.simulated(EDGE_LINK)),
     "B5": ("reservation and mapping switched off", lambda: plans.ablation(EDGE_LINK)),
     "B6": ("how the analysis grows with the trace", growth.run),
     "B9": ("cost of recording and of following a plan", overhead.recording),
