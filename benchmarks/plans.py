@@ -86,7 +86,7 @@ def unlimited() -> None:
     )
 
 
-def accuracy(links: tuple[float, ...] = (0.5e9, 1e9), names: tuple[str, ...] = ("resnet50",)) -> None:
+def accuracy(links: tuple[float, ...] = (0.5e9, 1e9, 3e9), names: tuple[str, ...] = ("resnet50",)) -> None:
     """B2: what the plan promised before it ran, and what was measured."""
     rows, steps = [], 11
     for name in names:
@@ -179,7 +179,7 @@ def simulated(link: float) -> None:
     write("edge_simulated", [*rows, mean_row(rows)], note)
 
 
-def edge(link: float, shares: tuple[float, ...] = (0.5,), names: tuple[str, ...] = ("resnet50", "mobilenet_v2", "unet")) -> None:
+def edge(link: float, shares: tuple[float, ...] = (0.75, 0.5, 0.35), names: tuple[str, ...] = tuple(WORKLOADS)) -> None:
     """B4: the paper's experiment at a link that is to this processor what an edge GPU's is to it.
 
     Plans come from the recorded traces, so that they are followed from the second iteration on.
