@@ -78,7 +78,7 @@ def choose(problem: Cover, *, improve: bool = True, whole: bool = False, seconds
     Parameters
     ----------
     problem
-        Gaps of price 0 are used whole.
+        Gaps of price 0 are used first, as far as they are needed.
     improve
         Go on from the sweep to the optimum, for at most about `seconds`; what is found until then is kept.
     whole
@@ -98,7 +98,7 @@ def choose(problem: Cover, *, improve: bool = True, whole: bool = False, seconds
             if small.total(nudged) >= small.total(used) - _EPSILON:
                 break
             used = _cancel_cycles(small, nudged, deadline)
-    return used
+    return _prune(small, used, whole, free_too=True)
 
 
 def _sweep(problem: Cover, whole: bool) -> Ints:
@@ -173,13 +173,13 @@ def _sweep(problem: Cover, whole: bool) -> Ints:
     return best
 
 
-def _prune(problem: Cover, used: Ints, whole: bool) -> Ints:
-    """Take back what is not needed, the dearest first."""
+def _prune(problem: Cover, used: Ints, whole: bool, free_too: bool = False) -> Ints:
+    """Take back what is not needed, the dearest first; gaps of price 0 only if asked for."""
     used = used.copy()
     surplus = problem.surplus(used)
     n = problem.n
     for g in np.lexsort((problem.stop - problem.start, -problem.price)).tolist():
-        if used[g] == 0 or problem.price[g] <= 0:
+        if used[g] == 0 or (problem.price[g] <= 0 and not free_too):
             continue
         a, b = int(problem.start[g]), int(problem.stop[g])
         spare = int(surplus[a : min(b, n)].min())

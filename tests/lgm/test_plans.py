@@ -92,6 +92,12 @@ def test_no_plan_is_needed_where_everything_fits() -> None:
     assert plan.prediction.step_seconds == pytest.approx(trace.seconds)
 
 
+def test_what_nobody_uses_stays_where_it_is_while_everything_fits() -> None:
+    trace = build(3, [(4 * CHUNK, -1, -1), (3 * CHUNK, 1, 1)], [])
+    assert lgm.analyze(trace, Device(7, 1e6, 1e6)).out_chunks == 0
+    assert lgm.analyze(trace, Device(5, 1e6, 1e6)).out_chunks == 2
+
+
 def test_too_small_a_budget_names_the_operation() -> None:
     trace = build(
         3, [(4 * CHUNK, -1, -1), (3 * CHUNK, 1, 1)], [(1, 0, 0, 4, 0)], names=("a", "matmul"), op_name=[0, 1, 0]
