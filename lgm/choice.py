@@ -4,9 +4,9 @@ Covers: the interval cover on a circle of operations, by a sweep and by improvin
 Leaves: prices (``cost``) and when copies begin (``schedule``).
 
 The problem: choose 0 <= x[g] <= chunks[g] of least total price so that over every operation at least ``demand``
-chunks are away. Columns
-are gaps and rows operations; a column's ones are consecutive, so on a line the matrix is totally unimodular and the
-optimum is an integral network flow: operations are edges of a path, gaps are arcs beside it, surplus flows back.
+chunks are away. Columns are gaps and rows operations; a column's ones are consecutive, so on a line the matrix is
+totally unimodular and the optimum is an integral network flow: operations are edges of a path, gaps are arcs beside
+it, surplus flows back.
 
 - *Sweep*: at each operation with too little away take the gap that ends last (farthest next use: Belady, 1966). With
   equal prices that is optimal on a line; on the circle it is swept until it repeats.
@@ -109,7 +109,7 @@ def _sweep(problem: Cover, whole: bool) -> Ints:
     opening: list[list[int]] = [[] for _ in range(n)]
     for g in np.flatnonzero((problem.price > 0) & (limit > 0)).tolist():
         opening[problem.start[g]].append(g)
-    start, stop, limits = problem.start.tolist(), problem.stop.tolist(), limit.tolist()
+    stop, limits = problem.stop.tolist(), limit.tolist()
     price = problem.price.tolist()
     deficit = (-base).tolist()
     best: Ints | None = None
@@ -169,7 +169,6 @@ def _sweep(problem: Cover, whole: bool) -> Ints:
             break
         carried = carried_out
     assert best is not None
-    del start
     return best
 
 
@@ -291,8 +290,8 @@ def _cancel_cycles(problem: Cover, used: Ints, deadline: float) -> Ints:
     tight_rows, tight_gaps = np.zeros(problem.n, dtype=bool), np.zeros(len(used), dtype=bool)
     while time.monotonic() < deadline:
         # A cycle that uses one gap, or the surplus of one row, in two copies of the iteration may ask for more than
-        # there
-        # is. Then look for others, without some of what was asked for too much: always the same for the same problem.
+        # there is. Then look for others, without some of what was asked for too much: always the same for the same
+        # problem.
         residual = _Residual(problem, used, ~tight_rows | (chance.random(problem.n) < 0.5))
         residual.keep(~tight_gaps[residual.gap] | (chance.random(len(residual.gap)) < 0.5))
         progress = False
