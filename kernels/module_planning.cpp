@@ -35,7 +35,7 @@ std::vector<T> vector_of(const Ints& array) {
 
 // The iteration the last boundary ended; indices of tensors are the recorder's.
 py::dict recorded_iteration() {
-  const Recorder& recorder = plan_runner().last();
+  const Recorder recorder = last_iteration();
   py::dict d;
   const auto& rows = recorder.all_rows();
   std::unordered_map<OpId, std::size_t> number;
@@ -122,7 +122,7 @@ void install(const py::dict& given) {
       plan->previous.size() != tensors || plan->hash.empty()) {
     throw InvalidUse("a plan's arrays do not fit together");
   }
-  plan_runner().install(std::move(plan));
+  install_plan(std::move(plan));
 }
 
 }  // namespace
@@ -136,10 +136,10 @@ void bind_planning(py::module_& m) {
   });
   m.def("recorded_iteration", &recorded_iteration);
   m.def("install_plan", &install);
-  m.def("forget_plans", [] { plan_runner().forget_plans(); });
+  m.def("forget_plans", &forget_plans);
   m.def("observe", [] { observe(); });
   m.def("plan_counters", [] {
-    const PlanCounters c = plan_runner().counters();
+    const PlanCounters c = plan_counters();
     py::dict d;
     d["iterations"] = c.iterations;
     d["planned"] = c.planned;

@@ -34,22 +34,19 @@ Finding PlanRunner::boundary(Engine& engine) {
     }
     std::swap(recorder_, finished_);
   }
-  {
-    std::lock_guard lock(mutex_);
-    if (forget_) {
-      plans_.clear();
-      seen_.clear();
-      active_ = nullptr;
-      forget_ = false;
-    }
-    for (auto& plan : incoming_) {
-      if (plans_.size() >= kMostPlans) plans_.erase(plans_.begin());
-      plans_.push_back(std::move(plan));
-      ++counters_.installed;
-      active_ = nullptr;
-    }
-    incoming_.clear();
+  if (forget_) {
+    plans_.clear();
+    seen_.clear();
+    active_ = nullptr;
+    forget_ = false;
   }
+  for (auto& plan : incoming_) {
+    if (plans_.size() >= kMostPlans) plans_.erase(plans_.begin());
+    plans_.push_back(std::move(plan));
+    ++counters_.installed;
+    active_ = nullptr;
+  }
+  incoming_.clear();
   if (active_ != nullptr && plans_.back().get() != active_) active_ = nullptr;
   const bool went_on = active_ != nullptr && followed_;
   living_ = engine.living([&](std::span<Range* const> live) {
@@ -66,13 +63,9 @@ Finding PlanRunner::boundary(Engine& engine) {
   return finding;
 }
 
-void PlanRunner::install(std::unique_ptr<Plan> plan) {
-  std::lock_guard lock(mutex_);
-  incoming_.push_back(std::move(plan));
-}
+void PlanRunner::install(std::unique_ptr<Plan> plan) { incoming_.push_back(std::move(plan)); }
 
 void PlanRunner::forget_plans() {
-  std::lock_guard lock(mutex_);
   incoming_.clear();
   forget_ = true;
 }
@@ -87,8 +80,8 @@ void PlanRunner::reset() {
   births_.clear();
   seen_.clear();
   counters_ = {};
-  std::lock_guard lock(mutex_);
   incoming_.clear();
+  forget_ = false;
 }
 
 bool PlanRunner::has_plan(std::uint64_t hash, std::uint32_t rows) const noexcept {

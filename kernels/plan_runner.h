@@ -6,11 +6,10 @@
 // A plan knows the recorder's hash at each of its rows. One comparison a row tells whether the iteration still is the planned
 // one. If not, another plan whose hash fits takes over (another batch size, say); if there is none, the rest of the iteration is
 // the reactive policy's. At the next boundary the plan that was completed last is tried again (I4).
-// Thread-safety: one thread runs iterations (the one that calls boundary); install() may come from any other.
+// Thread-safety: none; thread_state.h guards it.
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "recorder.h"
@@ -57,12 +56,12 @@ class PlanRunner {
   Finding boundary(Engine& engine);
   // A plan to be used from the next boundary on.
   void install(std::unique_ptr<Plan> plan);
-  // All plans are forgotten at the next boundary (the budget changed): any thread.
+  // All plans are forgotten at the next boundary (the budget changed).
   void forget_plans();
-  // Forgets plans and records, now. Pre: nobody runs iterations.
+  // Forgets plans and records, now.
   void reset();
 
-  // What the thread that runs iterations does (torch_bridge.cpp).
+  // What the thread that runs iterations does (torch_observer.cpp, torch_bridge.cpp).
   bool recording() const noexcept { return recording_; }
   std::uint32_t row(Engine& engine, OpId op);
   void row_ends(std::uint32_t row) noexcept { recorder_.row_ends(row); }
@@ -105,8 +104,6 @@ class PlanRunner {
   std::vector<PlannedMove> out_now_, in_now_;
   std::vector<Seen> seen_;
   PlanCounters counters_;
-
-  std::mutex mutex_;                          // guards what follows
   std::vector<std::unique_ptr<Plan>> incoming_;
   bool forget_ = false;
 };

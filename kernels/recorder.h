@@ -5,7 +5,7 @@
 //
 // A row begins when an operation first uses or allocates managed memory; operations that do neither leave no trace, so a
 // `loss.item()` now and then changes nothing. Time spent waiting in the engine is not part of a row.
-// Thread-safety: one thread records, the one that runs the training loop. It takes no lock.
+// Thread-safety: none; thread_state.h guards it.
 #pragma once
 
 #include <chrono>

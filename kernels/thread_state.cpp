@@ -3,6 +3,9 @@
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
+
+#include "registry.h"
 
 namespace vt {
 
@@ -11,8 +14,9 @@ namespace {
 std::mutex g_names_mutex;
 std::unordered_map<OpId, std::string>* g_names = new std::unordered_map<OpId, std::string>;  // never destroyed
 
-PlanRunner* g_runner = new PlanRunner;                       // never destroyed: threads may outlive statics
-std::atomic<const Thread*> g_runs_iterations{nullptr};       // the thread that ended an iteration last
+PlanRunner* g_runner = new PlanRunner;                  // never destroyed: threads may outlive statics
+std::mutex* g_runner_mutex = new std::mutex;            // guards it; taken before an engine's
+std::atomic<const Thread*> g_runs_iterations{nullptr};  // the thread that ended an iteration last
 
 constinit thread_local Thread* t_mine = nullptr;  // a plain pointer: no guard on the hot path
 
@@ -54,27 +58,58 @@ std::string operator_name(OpId id) {
   return found == g_names->end() ? "?" : found->second;
 }
 
-PlanRunner& plan_runner() noexcept { return *g_runner; }
-
-bool recorded(const Thread& thread) noexcept {
-  return g_runs_iterations.load(std::memory_order_relaxed) == &thread && g_runner->recording();
-}
-
 Finding end_iteration(Engine& engine) {
+  std::lock_guard lock(*g_runner_mutex);
   g_runs_iterations = &this_thread();
   return g_runner->boundary(engine);
 }
 
 void stop_recording() noexcept { g_runs_iterations = nullptr; }
 
-void begin_recording() { g_runner->reset(); }
+void begin_recording() {
+  std::lock_guard lock(*g_runner_mutex);
+  g_runner->reset();
+}
 
-void begin_row(Thread& thread, Engine& engine) {
+Recorder last_iteration() {
+  std::lock_guard lock(*g_runner_mutex);
+  return g_runner->last();
+}
+
+void install_plan(std::unique_ptr<Plan> plan) {
+  std::lock_guard lock(*g_runner_mutex);
+  g_runner->install(std::move(plan));
+}
+
+void forget_plans() {
+  std::lock_guard lock(*g_runner_mutex);
+  g_runner->forget_plans();
+}
+
+PlanCounters plan_counters() {
+  std::lock_guard lock(*g_runner_mutex);
+  return g_runner->counters();
+}
+
+// In a forked child nothing is recorded: another thread may have held the mutex when it was copied.
+bool recorded(const Thread& thread) noexcept {
+  return g_runs_iterations.load(std::memory_order_relaxed) == &thread && !in_forked_child();
+}
+
+Recording::Recording(const Thread& thread) : lock_(*g_runner_mutex, std::defer_lock) {
+  if (!recorded(thread)) return;
+  lock_.lock();
+  if (!recorded(thread) || !g_runner->recording()) lock_.unlock();
+}
+
+PlanRunner* Recording::operator->() const noexcept { return g_runner; }
+
+void begin_row(const Recording& recording, Thread& thread, Engine& engine) {
   static const OpId outside = operator_id("(outside operations)");
   if (thread.frames.empty()) {
-    g_runner->row(engine, outside);
+    recording->row(engine, outside);
   } else if (thread.frames.back().row == kNone) {
-    thread.frames.back().row = g_runner->row(engine, thread.frames.back().id);
+    thread.frames.back().row = recording->row(engine, thread.frames.back().id);
   }
 }
 

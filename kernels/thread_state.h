@@ -5,6 +5,8 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -41,32 +43,52 @@ const char* operation_name(const Thread& thread) noexcept;
 OpId operator_id(const std::string& name);
 std::string operator_name(OpId id);
 
-PlanRunner& plan_runner() noexcept;
 // The calling thread ends an iteration and begins the next; from now on it is the one that is recorded.
 Finding end_iteration(Engine& engine);
-// Nothing is recorded from now on. What was recorded stays until begin_recording(), as a thread may still be inside a row.
+// Nothing is recorded from now on. What was recorded stays until begin_recording().
 void stop_recording() noexcept;
 // A new session: forgets plans and records of the one before.
 void begin_recording();
+// A copy of the iteration that ended last.
+Recorder last_iteration();
+void install_plan(std::unique_ptr<Plan> plan);
+void forget_plans();
+PlanCounters plan_counters();
+
+// Whether the thread's iterations are recorded: a hint, as another thread may end one at any moment and become the recorded one.
 bool recorded(const Thread& thread) noexcept;
-// The innermost operation under way uses managed memory: it is a row of the trace from now on.
-void begin_row(Thread& thread, Engine& engine);
+
+// The plan runner, held for as long as this lives if the thread's iterations are recorded; else empty.
+class Recording {
+ public:
+  explicit Recording(const Thread& thread);
+  explicit operator bool() const noexcept { return lock_.owns_lock(); }
+  PlanRunner* operator->() const noexcept;
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+// The innermost operation under way uses managed memory: it is a row of the trace from now on. Pre: the recording is not empty.
+void begin_row(const Recording& recording, Thread& thread, Engine& engine);
 
 // Measures what is not computing.
 class Stall {
  public:
-  explicit Stall(const Thread& thread) : on_(recorded(thread)) {
+  explicit Stall(const Thread& thread) : thread_(thread), on_(recorded(thread)) {
     if (on_) begun_ = std::chrono::steady_clock::now();
   }
   ~Stall() {
     if (!on_) return;
     const auto passed = std::chrono::steady_clock::now() - begun_;
-    plan_runner().stall(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count()));
+    const auto ns = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
+    if (const Recording recording{thread_}) recording->stall(ns);
   }
   Stall(const Stall&) = delete;
   Stall& operator=(const Stall&) = delete;
 
  private:
+  const Thread& thread_;
   bool on_;
   std::chrono::steady_clock::time_point begun_;
 };

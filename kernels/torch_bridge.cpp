@@ -32,7 +32,8 @@ void free_managed(Engine& engine, void* address) {
       thread.newborns.erase(std::next(found).base());
     }
   }
-  const bool keep = !recorded(thread) || plan_runner().died(*engine.find(address));
+  bool keep = true;
+  if (const Recording recording{thread}) keep = recording->died(*engine.find(address));
   engine.free(address, keep);
 }
 
@@ -75,8 +76,7 @@ class Shim final : public c10::Allocator {
   static void* managed(Engine& engine, Bytes bytes) {
     Thread& thread = this_thread();
     void* address = nullptr;
-    const bool records = recorded(thread);
-    if (records) begin_row(thread, engine);
+    if (const Recording recording{thread}) begin_row(recording, thread, engine);
     try {
       const Stall stall(thread);
       address = engine.allocate(bytes, operation_name(thread));
@@ -84,9 +84,10 @@ class Shim final : public c10::Allocator {
       TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
     }
     if (engine.pressed() && !observing()) observe_if_pressed();
-    if (records && address != nullptr) plan_runner().born(*engine.find(address));
-    if (address != nullptr && thread.solid > 0 && thread.engine == &engine) {
-      Range* range = engine.find(address);
+    if (address == nullptr) return nullptr;
+    Range* range = engine.find(address);
+    if (const Recording recording{thread}) recording->born(*range);
+    if (thread.solid > 0 && thread.engine == &engine) {
       engine.pin_newborn(*range);
       thread.newborns.push_back(range);
     }

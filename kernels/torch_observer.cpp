@@ -158,8 +158,10 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
     ++index;
   }
   if (!thread.seen.empty()) {
-    begin_row(thread, *engine);
-    for (const Use& use : thread.seen) plan_runner().use(*use.range, use);
+    if (const Recording recording{thread}) {
+      begin_row(recording, thread, *engine);
+      for (const Use& use : thread.seen) recording->use(*use.range, use);
+    }
     thread.seen.clear();
   }
   if (!thread.missing.empty()) {
@@ -177,7 +179,9 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
   if (thread.frames.empty()) return;
   const Frame frame = thread.frames.back();
   thread.frames.pop_back();
-  if (frame.row != kNone && !frame.transparent && recorded(thread)) plan_runner().row_ends(frame.row);
+  if (frame.row != kNone && !frame.transparent) {
+    if (const Recording recording{thread}) recording->row_ends(frame.row);
+  }
   while (thread.uses.size() > frame.first_use) {
     thread.engine->unpin(thread.uses.back());
     thread.uses.pop_back();

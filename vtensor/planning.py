@@ -55,6 +55,7 @@ class Planner:
         self.module, self.config, self.plans = module, config, plans
         self._marked = False  # somebody calls step()
         self._marker: weakref.ref[Any] | None = None
+        self._thread: int | None = None
         self._others = 0
         self._hook: Any = None
         self._work: threading.Thread | None = None
@@ -78,14 +79,15 @@ class Planner:
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._marked:
             return
-        # With several optimizers one of them marks iterations; if it stops stepping, another takes over.
+        # Of several optimizers, or threads that train, one marks iterations; if it stops stepping, another takes over.
         known = self._marker() if self._marker is not None else None
-        if known is not optimizer:
+        here = threading.get_ident()
+        heir = known is None and self._thread in (None, here)
+        if known is not optimizer and not heir:
             self._others += 1
-            if known is not None and self._others <= 8:
+            if self._others <= 8:
                 return
-            self._marker = weakref.ref(optimizer)
-        self._others = 0
+        self._marker, self._thread, self._others = weakref.ref(optimizer), here, 0
         self.boundary()
 
     def step(self) -> None:
@@ -99,11 +101,8 @@ class Planner:
         repeated = self.module.boundary()
         self._before, self._now = self._now, self.module.snapshot() if self.plans else {}
         if repeated and self.plans and (self._work is None or not self._work.is_alive()):
-            recording = make_recording(self.module.recorded_iteration(), self.config.chunk)
-            device = self._device()
-            self._work = threading.Thread(
-                target=self._analyze, args=(recording, device), name="vtensor-planner", daemon=True
-            )
+            raw, device = self.module.recorded_iteration(), self._device()
+            self._work = threading.Thread(target=self._analyze, args=(raw, device), name="vtensor-planner", daemon=True)
             self._work.start()
 
     def change_budget(self, config: Config) -> None:
@@ -135,8 +134,9 @@ class Planner:
             jitter=_JITTER_SECONDS,
         )
 
-    def _analyze(self, recording: Recording, device: lgm.Device) -> None:
+    def _analyze(self, raw: dict[str, Any], device: lgm.Device) -> None:
         try:
+            recording = make_recording(raw, self.config.chunk)
             plan = lgm.analyze(recording.trace, device)
         except lgm.InfeasibleError as error:
             log.info("no plan: %s", error)

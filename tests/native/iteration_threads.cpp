@@ -1,0 +1,188 @@
+// Iterations where threads meet: several run them under one budget, each may become the recorded one at any moment, and plans are
+// installed and forgotten meanwhile. Run under ThreadSanitizer and AddressSanitizer by `make sanitize`.
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "check.h"
+#include "driver_host.h"
+#include "engine.h"
+#include "thread_state.h"
+
+using namespace vt;
+
+namespace {
+
+constexpr Bytes kChunk = 4096;
+constexpr std::uint32_t kTensors = 4;  // a forward pass makes them, a backward pass uses and frees them in reverse
+
+std::unique_ptr<Engine> make_engine(std::size_t budget) {
+  EngineConfig config;
+  config.budget_chunks = budget;
+  return std::make_unique<Engine>(std::make_unique<HostDriver>(kChunk, 0), make_ram_store(kChunk, 4096 * kChunk), config);
+}
+
+// What torch_observer.cpp does around an operation: a row, its uses, the kernel, its end.
+template <typename Kernel>
+void operation(Engine& engine, const char* name, char* memory, Kernel kernel) {
+  Thread& thread = this_thread();
+  thread.frames.push_back({0, false, name, operator_id(name), kNone});
+  engine.tick();
+  if (memory != nullptr) {
+    Range* range = engine.find(memory);
+    Use use = engine.whole(*range, true);
+    if (const Recording recording{thread}) {
+      begin_row(recording, thread, engine);
+      recording->use(*range, use);
+    }
+    const Stall stall(thread);
+    if (!engine.try_pin(*range, true)) {
+      use = engine.part(*range, 0, range->bytes, true);
+      engine.pin_and_fetch({&use, 1}, name);
+    }
+    kernel(memory);
+    engine.unpin(use);
+  } else {
+    kernel(memory);
+  }
+  const Frame frame = thread.frames.back();
+  thread.frames.pop_back();
+  if (const Recording recording{thread}; recording && frame.row != kNone) recording->row_ends(frame.row);
+}
+
+char* make(Engine& engine, char value) {
+  char* memory = nullptr;
+  operation(engine, "make", nullptr, [&](char*) {
+    Thread& thread = this_thread();
+    if (const Recording recording{thread}) begin_row(recording, thread, engine);
+    memory = static_cast<char*>(engine.allocate(2 * kChunk));
+    if (const Recording recording{thread}) recording->born(*engine.find(memory));
+  });
+  operation(engine, "fill", memory, [&](char* m) { std::memset(m, value, 2 * kChunk); });
+  return memory;
+}
+
+void release(Engine& engine, char* memory) {
+  bool keep = true;
+  if (const Recording recording{this_thread()}) keep = recording->died(*engine.find(memory));
+  engine.free(memory, keep);
+}
+
+void iterate(Engine& engine, char seed) {
+  char* tensors[kTensors];
+  for (std::uint32_t k = 0; k < kTensors; ++k) tensors[k] = make(engine, static_cast<char>(seed + static_cast<char>(k)));
+  for (std::uint32_t k = kTensors; k-- > 0;) {
+    operation(engine, "read", tensors[k], [&](const char* m) { CHECK(m[2 * kChunk - 1] == static_cast<char>(seed + static_cast<char>(k))); });
+    release(engine, tensors[k]);
+  }
+}
+
+// Rows: make, fill for each tensor; read for each. The first tensor leaves after it was filled and comes back before it is read.
+std::unique_ptr<Plan> make_plan() {
+  auto plan = std::make_unique<Plan>();
+  std::uint64_t hash = Recorder::kSeed;
+  const auto row = [&](const char* name) { plan->hash.push_back(hash = Recorder::mix(hash, operator_id(name))); };
+  for (std::uint32_t k = 0; k < kTensors; ++k) {
+    row("make");
+    hash = Recorder::mix(hash, Recorder::size_class(2));
+    row("fill");
+    plan->births.push_back(k);
+    plan->keep.push_back(1);
+    plan->lasting.push_back(0);
+    plan->serial.push_back(0);
+    plan->previous.push_back(kNone);
+    plan->bytes.push_back(2 * kChunk);
+  }
+  for (std::uint32_t k = 0; k < kTensors; ++k) row("read");
+  plan->final_hash = hash;
+  plan->out = {{0, 0, 2}};
+  plan->in = {{0, 0, 2}};
+  plan->out_at.assign(plan->hash.size() + 1, 1);
+  plan->out_at[0] = plan->out_at[1] = plan->out_at[2] = 0;
+  plan->in_at.assign(plan->hash.size() + 1, 1);
+  std::fill(plan->in_at.begin(), plan->in_at.end() - 3, 0);
+  return plan;
+}
+
+void finish(std::unique_ptr<Engine> engine) {
+  stop_recording();
+  begin_recording();
+  const Snapshot shot = engine->snapshot();
+  CHECK(shot.ranges == 0 && shot.slots_used == 0);
+  engine->detach();
+  CHECK(engine->drained());
+}
+
+}  // namespace
+
+TEST(a_plan_is_followed_from_the_next_boundary_on) {
+  begin_recording();
+  auto engine = make_engine(6);  // the peak is 8
+  end_iteration(*engine);
+  iterate(*engine, 1);
+  CHECK(end_iteration(*engine) == Finding::nothing);
+  iterate(*engine, 1);
+  CHECK(end_iteration(*engine) == Finding::repeated);
+  const Recorder recorded = last_iteration();
+  CHECK(recorded.rows() == 3 * kTensors && recorded.births().size() == kTensors && recorded.uses().size() == 2 * kTensors);
+  CHECK(recorded.hash() == make_plan()->final_hash);
+  install_plan(make_plan());
+  for (int k = 0; k < 5; ++k) {
+    end_iteration(*engine);
+    iterate(*engine, 1);
+  }
+  end_iteration(*engine);
+  const PlanCounters counters = plan_counters();
+  CHECK(counters.installed == 1 && counters.planned == 5 && counters.deviations == 0);
+  CHECK(engine->snapshot().counters.prefetches == 2 * 5);
+  finish(std::move(engine));
+}
+
+TEST(an_iteration_that_is_another_leaves_the_plan_and_returns_at_the_next_boundary) {
+  begin_recording();
+  auto engine = make_engine(6);
+  install_plan(make_plan());
+  end_iteration(*engine);
+  iterate(*engine, 1);
+  end_iteration(*engine);
+  release(*engine, make(*engine, 5));  // too short to be one
+  end_iteration(*engine);
+  iterate(*engine, 1);
+  end_iteration(*engine);
+  CHECK(plan_counters().planned == 2 && plan_counters().deviations == 1);
+  finish(std::move(engine));
+}
+
+TEST(threads_take_iterations_over_from_each_other) {
+  begin_recording();
+  auto engine = make_engine(16);
+  std::vector<std::thread> threads;
+  std::atomic<int> running{4};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int k = 0; k < 400; ++k) {
+        iterate(*engine, static_cast<char>(10 * t));
+        if (k % 3 == 0) end_iteration(*engine);
+      }
+      --running;
+    });
+  }
+  while (running > 0) {
+    const Recorder recorded = last_iteration();
+    std::uint64_t before = 0;
+    for (const auto& row : recorded.all_rows()) {
+      CHECK(row.begin_ns >= before && row.last < recorded.rows());
+      before = row.begin_ns;
+    }
+    CHECK(recorded.end_ns() >= before);
+    install_plan(make_plan());
+    if (plan_counters().installed % 16 == 0) forget_plans();
+    CHECK(engine->validate().empty());
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(plan_counters().iterations > 500);
+  finish(std::move(engine));
+}
+
+int main() { return run_native_tests(); }
