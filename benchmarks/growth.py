@@ -21,7 +21,7 @@ SIZES = (2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000)
 def synthetic(operations: int) -> lgm.Trace:
     """A trace shaped like training: two operations for each tensor, half of them weights and what belongs to them."""
     rng = np.random.default_rng(0)
-    layers = operations // 10
+    layers = -(-operations // 9)
     forward, n = 4 * layers, 9 * layers
     layer = np.arange(layers)
     begin, back = 4 * layer, forward + 4 * (layers - 1 - layer)

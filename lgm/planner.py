@@ -20,13 +20,18 @@ from .cost import Costs, prices, traffic
 from .lifetimes import Lifetimes, analyze_lifetimes
 from .mapping import ranges_to_keep
 from .model import Device, Ints, Plan, Prediction, Trace
-from .schedule import Moves, schedule
+from .schedule import Moves, nominal, schedule
 from .simulate import run_plan
 
-__all__ = ["Switches", "analyze", "demand", "moves_of", "select"]
+__all__ = ["Switches", "analyze", "demand", "select", "settle"]
 
 Progress = Callable[[str, float], None]
 Floats = NDArray[np.float64]
+
+_EFFORT = 160_000  # operations to simulate in an analysis, more or less: its time stays below 3 s for 20,000
+_ROUNDS = 6
+_GAIN = 0.002  # of a step: less is not worth another round
+_HASTES = (1.0, 0.92)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +93,34 @@ def select(life: Lifetimes, device: Device, switches: Switches, reservation: int
     return min(used, choice(actual), key=seconds)
 
 
-def moves_of(trace: Trace, device: Device, life: Lifetimes, switches: Switches, used: Ints) -> Moves:
-    return schedule(trace, device, life, used, just_in_time=switches.timing == "just_in_time")
+def settle(
+    trace: Trace, device: Device, life: Lifetimes, switches: Switches, used: Ints, rounds: int
+) -> tuple[Moves, Prediction]:
+    """Schedule a choice by the times of the simulation before, until that gains nothing; the fastest is kept.
+
+    Once with deadlines as simulated, and if there are `rounds` for it once with some of each wait taken off: a deadline
+    that keeps its whole wait has no reason to move, but without them some plans find no rest.
+    """
+    unhurried = nominal(trace)
+    just_in_time = switches.timing == "just_in_time"
+    best: tuple[Moves, Prediction] | None = None
+    for haste in _HASTES if rounds == _ROUNDS else _HASTES[:1]:
+        begin, worse = unhurried, 0
+        for _ in range(rounds):
+            moves = schedule(trace, device, life, used, begin=begin, just_in_time=just_in_time)
+            prediction, line = run_plan(trace, device, life, moves)
+            if best is None or prediction.step_seconds < best[1].step_seconds * (1 - _GAIN):
+                best, worse = (moves, prediction), 0
+            else:
+                worse += 1
+            if prediction.waits_seconds < _GAIN * prediction.step_seconds or not just_in_time:
+                return best
+            if worse == 3:
+                break
+            waited = np.append(line.begin, prediction.step_seconds) - unhurried
+            begin = np.maximum.accumulate(unhurried + haste * waited)
+    assert best is not None
+    return best
 
 
 def analyze(trace: Trace, device: Device, switches: Switches | None = None, progress: Progress | None = None) -> Plan:
@@ -120,11 +151,13 @@ def analyze(trace: Trace, device: Device, switches: Switches | None = None, prog
     if switches.reservation == "auto":
         say("reservation", 0.1)
         reservation = _reserve(trace, device, life, switches, say)
-    say("choice", 0.7)
-    used = select(life, device, switches, reservation, improve=switches.choice == "optimal")
-    say("schedule", 0.85)
-    moves = moves_of(trace, device, life, switches, used)
-    prediction, _ = run_plan(trace, device, life, moves)
+    say("choice", 0.6)
+    rounds = max(1, min(_ROUNDS, _EFFORT // (4 * trace.operations)))
+    found = []
+    for k, used in enumerate(_choices(life, device, switches, reservation)[: 2 if rounds == _ROUNDS else 1]):
+        say("schedule", 0.7 + 0.1 * k)
+        found.append(settle(trace, device, life, switches, used, rounds))
+    moves, prediction = min(found, key=lambda each: each[1].step_seconds)
     say("mapping", 0.95)
     keep = np.ones(trace.tensors, dtype=np.int64)
     if switches.mapping == "keep":
@@ -133,22 +166,34 @@ def analyze(trace: Trace, device: Device, switches: Switches | None = None, prog
     return _plan(trace, device, life, moves, reservation, keep, prediction, switches)
 
 
+def _choices(life: Lifetimes, device: Device, switches: Switches, reservation: int) -> list[Ints]:
+    """The choice of least traffic; and what it was improved from, if that has no more than one percent more."""
+    swept = select(life, device, switches, reservation, improve=False)
+    if switches.choice == "sweep" or switches.granularity == "tensor":
+        return [swept]
+    best = select(life, device, switches, reservation, improve=True)
+    if sum(traffic(life.gaps, swept)) > 1.01 * sum(traffic(life.gaps, best)):
+        return [best]
+    return [best, swept]
+
+
 def _reserve(trace: Trace, device: Device, life: Lifetimes, switches: Switches, say: Progress) -> int:
     """The reservation whose simulated step is shortest; the smallest among equals."""
     if life.peak <= device.budget_chunks:
         return 0
     best, least, worse = 0, np.inf, 0
-    candidates = [0] + [c for c in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512) if c <= device.budget_chunks // 3]
+    rounds = 3 if trace.operations * 40 < _EFFORT else 1
+    candidates = [0] + [c for c in (2, 8, 32, 128, 512) if c <= device.budget_chunks // 3]
     for k, reservation in enumerate(candidates):
         used = select(life, device, switches, reservation, improve=False)
-        predicted = run_plan(trace, device, life, moves_of(trace, device, life, switches, used))[0]
+        predicted = settle(trace, device, life, switches, used, rounds)[1]
         seconds = predicted.step_seconds
-        say("reservation", 0.1 + 0.6 * (k + 1) / len(candidates))
-        if seconds < least * 0.998:
+        say("reservation", 0.1 + 0.5 * (k + 1) / len(candidates))
+        if seconds < least * (1 - _GAIN):
             best, least, worse = reservation, seconds, 0
         else:
             worse += 1
-        if worse == 3 or predicted.waits_seconds < 0.002 * seconds:
+        if worse == 2 or predicted.waits_seconds < _GAIN * seconds:
             break
     return best
 

@@ -4,9 +4,11 @@ Covers: moves with their operations, for a given choice of gaps.
 Leaves: the choice itself (``choice``), and what the moves cost in time (``simulate``).
 
 The incoming lane is filled from the last deadline backwards (earliest-deadline order in reverse): each arrival ends
-when its vTensor is
-needed or when the next arrival must begin, whichever is earlier. It may begin only where the budget has room for it
-until it is needed; what has none comes later, and is waited for. Room is given to the latest deadlines first.
+when its vTensor is needed or when the next arrival must begin, whichever is earlier. It may begin only where the budget
+has room for it until it is needed; what has none comes later, and is waited for. Room is given to the latest deadlines
+first, so deadlines must be near the truth: where the lanes are busier than the processor, an iteration without waits is
+far too short, and the last arrivals would take the room of all before them. ``planner.settle`` therefore schedules
+again by the times a simulation found.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from numpy.typing import NDArray
 from .lifetimes import Lifetimes, cover
 from .model import Device, Ints, Trace
 
-__all__ = ["Moves", "schedule"]
+__all__ = ["Moves", "nominal", "schedule"]
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,14 @@ def _leaves(trace: Trace, life: Lifetimes, used: Ints) -> tuple[Ints, ...]:
 
 
 def schedule(
-    trace: Trace, device: Device, life: Lifetimes, used: Ints, *, just_in_time: bool = True, margin: float = 2.0
+    trace: Trace,
+    device: Device,
+    life: Lifetimes,
+    used: Ints,
+    *,
+    begin: Floats | None = None,
+    just_in_time: bool = True,
+    margin: float = 2.0,
 ) -> Moves:
     """Decide when the moves of a choice begin.
 
@@ -74,6 +85,9 @@ def schedule(
     ----------
     used
         [g] Chunks of each gap that are away; the first of its segment.
+    begin
+        [n + 1] Seconds at which operations are expected to begin, and the iteration to end; without it, as if nothing
+        ever waited.
     just_in_time
         False: every arrival begins when it is needed (the on-demand baseline).
     margin
@@ -91,7 +105,8 @@ def schedule(
         return Moves(*out, *(column[order] for column in columns))
 
     room = device.budget_chunks - (life.live - cover(n, gaps.start, gaps.stop, used))
-    begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])  # nominal start of each operation, and the end
+    if begin is None:
+        begin = nominal(trace)
     size = _bytes(trace, gaps.tensor[back], first, first + amount)
     each = size / device.in_speed / np.maximum(amount, 1) + device.latency
     safety = margin * (trace.chunk_bytes / device.in_speed + device.latency) + device.jitter
@@ -107,14 +122,19 @@ def schedule(
     return Moves(*out, *(column[order] for column in columns))
 
 
+def nominal(trace: Trace) -> Floats:
+    """[n + 1] When operations begin if nothing waits, and the end."""
+    return np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])
+
+
 def _backwards(
     n: int,
-    begin: NDArray[np.float64],
+    begin: Floats,
     room: Ints,
     start: Ints,
     stop: Ints,
     amount: Ints,
-    each: NDArray[np.float64],
+    each: Floats,
     safety: float,
 ) -> list[tuple[int, int, int, int]]:
     total = float(begin[-1])

@@ -140,14 +140,13 @@ def run_plan(
     reborn = int(chunks[(born < 0) & dies].sum())  # what dies but is not born in it begins every iteration
     lanes = _Lanes(device, device.budget_chunks - (alive - away + early))
 
-    out_at: list[list[int]] = [[] for _ in range(n)]
-    for k, op in enumerate(moves.out_op.tolist()):
-        out_at[op].append(k)
-    in_at: list[list[int]] = [[] for _ in range(n)]
-    need_at: list[list[int]] = [[] for _ in range(n)]
-    for k, (op, need) in enumerate(zip(moves.in_op.tolist(), moves.in_need.tolist(), strict=True)):
-        in_at[op].append(k)
-        need_at[need].append(k)
+    # Moves are in the order of their operations: those of a row lie side by side.
+    rows = np.arange(n + 1)
+    out_from = np.searchsorted(moves.out_op, rows).tolist()
+    in_from = np.searchsorted(moves.in_op, rows).tolist()
+    by_need = np.argsort(moves.in_need, kind="stable")
+    need_from = np.searchsorted(moves.in_need[by_need], rows).tolist()
+    needs = by_need.tolist()
     out_count, in_count = left.tolist(), back.tolist()
     out_size, in_size = moves.out_bytes.tolist(), moves.in_bytes.tolist()
     wraps = (moves.in_op > moves.in_need).tolist()
@@ -165,7 +164,7 @@ def run_plan(
         for row in range(n):
             arrived = now
             lanes.advance(now)
-            for k in out_at[row]:
+            for k in range(out_from[row], out_from[row + 1]):
                 if k in never and cycle > 0:
                     continue
                 count = out_count[k]
@@ -175,14 +174,14 @@ def run_plan(
                 else:
                     lanes.free += count
                 now += count * device.switch
-            for k in in_at[row]:
+            for k in range(in_from[row], in_from[row + 1]):
                 lanes.pending.append(
                     [in_count[k], in_size[k] / in_count[k] / device.in_speed + device.latency, cycle * m + k]
                 )
                 now += in_size[k] * device.tax + in_count[k] * device.switch
             if lanes.pending:
                 lanes.pump(now)
-            for k in need_at[row]:
+            for k in needs[need_from[row] : need_from[row + 1]]:
                 key = (cycle - wraps[k]) * m + k
                 if key < 0:
                     continue  # for the first iteration it is there

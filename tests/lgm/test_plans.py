@@ -12,7 +12,7 @@ import pytest
 
 import lgm
 from lgm import Device, Plan, Switches
-from lgm.bounds import least_seconds
+from lgm.bounds import least_seconds, least_seconds_in_windows
 from lgm.lifetimes import analyze_lifetimes
 from lgm.mapping import away_at_turn, layers
 from lgm.report import moves_of_plan
@@ -74,7 +74,36 @@ def test_recorded_traces(path: Path, share: float) -> None:
     validate(plan)
     life, moves = moves_of_plan(plan, life)
     assert plan.prediction.step_seconds >= least_seconds(trace, device, moves) - 1e-9
+    assert plan.prediction.step_seconds >= least_seconds_in_windows(trace, device, life) - 1e-9
     assert run_plan(trace, device, life, moves)[0] == plan.prediction
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_no_plan_beats_the_bound_by_windows_and_some_reach_it(block: int) -> None:
+    nearest = np.inf
+    for seed in range(block * 25, block * 25 + 25):
+        trace = lawless(seed) if seed % 2 else training(2 + seed % 7, seed)
+        device = device_for(trace, seed)
+        bound = least_seconds_in_windows(trace, device, analyze_lifetimes(trace))
+        assert bound >= trace.seconds - 1e-9
+        for switches in (Switches(), Switches(granularity="tensor"), Switches(timing="on_demand", reservation="none")):
+            seconds = lgm.analyze(trace, device, switches).prediction.step_seconds
+            assert seconds >= bound * (1 - 1e-9), (seed, switches)
+            if bound > trace.seconds * 1.01:
+                nearest = min(nearest, seconds / bound)
+    assert nearest < 1.1
+
+
+def test_the_bound_by_windows_by_hand() -> None:
+    # Operation 0 makes `a`, 1 makes `b`, 2 uses `b` and 3 uses `a`, 1 ms each; there is room for one of them. `a` is
+    # away at 1 and 2. Copying out takes 5 ms, from 1 on and before it runs; back takes 3 ms, after 2 and before 3 runs.
+    trace = build(4, [(CHUNK, 0, 3), (CHUNK, 1, 2)], [(2, 1, 0, 1, 0), (3, 0, 0, 1, 0)])
+    device = Device(1, CHUNK / 5e-3, CHUNK / 3e-3)
+    # Windows: operation 0 (1 ms), operation 1 (5 ms beside 1), operations 2 and 3 (3 ms beside 2).
+    assert least_seconds_in_windows(trace, device, analyze_lifetimes(trace)) == pytest.approx(9e-3)
+    plan = lgm.analyze(trace, device)
+    assert plan.prediction.step_seconds == pytest.approx(12e-3)
+    assert least_seconds(trace, device, moves_of_plan(plan)[1]) == pytest.approx(5e-3)
 
 
 def test_moves_are_found_again_from_the_plan() -> None:
