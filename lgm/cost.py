@@ -5,9 +5,8 @@ Leaves: which gaps are chosen (``choice``).
 
 A vTensor that was written since it last left must be copied out; in later gaps of the same epoch it leaves for free. So
 the price of a gap depends on whether an earlier gap of its epoch is used, and pricing all gaps at once is NP-hard
-(writeback-aware
-caching: Beckmann, Gibbons, Haeupler, McGuffey, 2020). Prices are therefore fixed by assumption, the choice made, and
-the assumption renewed with the choice.
+(writeback-aware caching: Beckmann, Gibbons, Haeupler, McGuffey, 2020). Prices are therefore fixed by assumption, the
+choice made, and the assumption renewed with the choice.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .lifetimes import Gaps
-from .model import Device, Ints
+from .model import Device, Floats, Ints
 
 __all__ = ["Costs", "check_costs", "prices", "traffic"]
 
@@ -31,7 +29,7 @@ def check_costs(name: str) -> None:
         raise ValueError(f"costs={name!r} is unknown; choose one of {', '.join(get_args(Costs))}")
 
 
-def prices(gaps: Gaps, device: Device, costs: Costs, used: Ints | None = None) -> NDArray[np.float64]:
+def prices(gaps: Gaps, device: Device, costs: Costs, used: Ints | None = None) -> Floats:
     """[g] Price of one chunk in each gap.
 
     ``equal``: 1 for every gap. ``moves``: the time on the lanes, in units of one copy in. `used` is the choice of the

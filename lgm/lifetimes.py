@@ -4,9 +4,8 @@ Covers: segments, gaps, live and needed chunks for each operation, the peak.
 Leaves: which gaps are worth using (``cost``, ``choice``).
 
 A *segment* is a run of a tensor's chunks that are always used together; most tensors are one. A *gap* is the time
-between two
-uses of a segment, as the half-open range of operations [start, stop). The iteration is a circle of n operations: a gap
-of a weight may reach from the end of one iteration into the next, then ``stop > n``.
+between two uses of a segment, as the half-open range of operations [start, stop). The iteration is a circle of n
+operations: a gap of a weight may reach from the end of one iteration into the next, then ``stop > n``.
 """
 
 from __future__ import annotations
@@ -62,9 +61,7 @@ class Lifetimes:
 
 
 def cover(n: int, start: Ints, stop: Ints, amount: Ints) -> Ints:
-    """[n] Sum of `amount` over the ranges [start, stop) of a circle of n operations; 0 <= start < n, stop <= start +
-    n.
-    """
+    """[n] Sum of `amount` over the ranges [start, stop) of a circle of n operations; start < n, stop <= start + n."""
     steps = np.zeros(n + 1, dtype=np.int64)
     np.add.at(steps, start, amount)
     np.add.at(steps, np.minimum(stop, n), -amount)

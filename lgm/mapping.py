@@ -5,8 +5,8 @@ iteration), and the graph: layers, chunks, swapped-by edges.
 Leaves: who is away when (``choice``, ``schedule``).
 
 A freed range that stays mapped costs nothing when a tensor of its size takes it over, but its chunks are held until
-then. Keeping is
-paging again: of the ranges that could wait for their next tensor, those whose tensor comes last are given up first.
+then. Keeping is paging again: of the ranges that could wait for their next tensor, those whose tensor comes last are
+given up first.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Device", "InfeasibleError", "Ints", "LgmError", "Plan", "Prediction", "Trace"]
+__all__ = ["Device", "Floats", "InfeasibleError", "Ints", "LgmError", "Plan", "Prediction", "Trace"]
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 class LgmError(Exception):

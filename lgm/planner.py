@@ -12,21 +12,20 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .bounds import check_feasible
-from .choice import Cover, choose
+from .choice import choose
 from .cost import Costs, prices, traffic
 from .lifetimes import Lifetimes, analyze_lifetimes
 from .mapping import ranges_to_keep
-from .model import Device, Ints, Plan, Prediction, Trace
+from .model import Device, Floats, Ints, Plan, Prediction, Trace
+from .problem import Cover
 from .schedule import Moves, nominal, schedule
 from .simulate import run_plan
 
 __all__ = ["Switches", "analyze", "demand", "select", "settle"]
 
 Progress = Callable[[str, float], None]
-Floats = NDArray[np.float64]
 
 _EFFORT = 160_000  # operations to simulate in an analysis, more or less: its time stays below 3 s for 20,000
 _ROUNDS = 6

@@ -16,14 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .lifetimes import Lifetimes, cover
-from .model import Device, Ints, Trace
+from .model import Device, Floats, Ints, Trace
 
 __all__ = ["Moves", "nominal", "schedule"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

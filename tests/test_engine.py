@@ -1,8 +1,8 @@
 """The engine against an independent model: a dictionary of byte strings and a count of chunks.
 
-The machine allocates, writes, reads, pins, evicts, exports and frees in any order, under any budget, with RAM or a
-file as host store; with faults drawn at random when `FaultyEngineMachine` runs. Whatever happens, every live tensor
-holds the bytes last written to it, and the budget holds.
+The machine allocates, writes, reads, pins, evicts, exports and frees in any order, under any budget, with RAM or a file
+as host store; with faults drawn at random when `FaultyEngineMachine` runs. Whatever happens, every live tensor holds
+the bytes last written to it, and the budget holds.
 """
 
 from __future__ import annotations

@@ -37,6 +37,18 @@ VTENSOR = [
     {"cli"},
     {"__main__"},
 ]
+LGM = [
+    {"units", "model"},
+    {"codec", "lifetimes", "validate"},
+    {"cost", "schedule", "problem"},
+    {"residual", "bounds", "simulate", "mapping"},
+    {"choice"},
+    {"planner"},
+    {"report"},
+    {"__init__"},
+    {"cli"},
+    {"__main__"},
+]
 IMPLEMENTATIONS = {
     "engine_move": "engine",
     "engine_use": "engine",
@@ -75,13 +87,15 @@ def test_seams_stay_where_they_are(source: Path) -> None:
 
 
 def imports_of(source: Path) -> set[str]:
+    """What a module imports from its own package."""
     names = set()
     inside = source.parent.name == "demo"
+    package = "lgm" if source.parent.name == "lgm" else "vtensor"
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 1 + inside:
             names |= {node.module.split(".")[0]} if node.module else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            names |= {"__init__" for alias in node.names if alias.name == "vtensor"}
+            names |= {"__init__" for alias in node.names if alias.name == package}
     return names
 
 
@@ -94,8 +108,15 @@ def test_vtensor_imports_downward(source: Path) -> None:
         assert level(VTENSOR, imported) < level(VTENSOR, own), f"{source.name} imports {imported}"
 
 
+@pytest.mark.parametrize("source", sorted((ROOT / "lgm").glob("*.py")), ids=lambda p: p.name)
+def test_lgm_imports_downward_and_nothing_of_vtensor_or_torch(source: Path) -> None:
+    for imported in imports_of(source) - {source.stem}:
+        assert level(LGM, imported) < level(LGM, source.stem), f"{source.name} imports {imported}"
+    assert not re.search(r"^\s*(import|from) (torch|vtensor|scipy)\b", source.read_text(), re.MULTILINE)
+
+
 def test_files_are_one_concept() -> None:
-    for source in [*ROOT.glob("kernels/*"), *ROOT.glob("vtensor/**/*.py")]:
+    for source in [*ROOT.glob("kernels/*"), *ROOT.glob("vtensor/**/*.py"), *ROOT.glob("lgm/*.py")]:
         if source.suffix in (".h", ".cpp", ".py"):
             lines = source.read_text().count("\n")
             assert lines <= 400, f"{source.name} has {lines} lines"

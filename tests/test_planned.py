@@ -36,8 +36,8 @@ class Net(nn.Module):
 class Trainer:
     """Trains step by step; `planned` says after each step how many iterations have followed a plan so far."""
 
-    def __init__(self, optimizer: Callable[..., Any] = torch.optim.AdamW) -> None:
-        self.net = Net()
+    def __init__(self, optimizer: Callable[..., Any] = torch.optim.AdamW, make: Callable[[], nn.Module] = Net) -> None:
+        self.net = make()
         self.optimizer = optimizer(self.net.parameters(), lr=1e-2)
         self.losses: list[torch.Tensor] = []
         self.planned: list[int] = []
@@ -62,12 +62,14 @@ class Trainer:
         return [self.net.state_dict(), self.optimizer.state_dict()["state"], self.losses]
 
 
-def run(program: Callable[[Trainer], None], fraction: float = 0.4, **options: Any) -> tuple[list[int], dict[str, Any]]:
+def run(
+    program: Callable[[Trainer], None], fraction: float = 0.4, make: Callable[[], nn.Module] = Net, **options: Any
+) -> tuple[list[int], dict[str, Any]]:
     """Train plain and under a budget; the bits must be the same. Returns what was planned when, and the statistics."""
     trainers: list[Trainer] = []
 
     def whole() -> list[Any]:
-        trainers.append(Trainer())
+        trainers.append(Trainer(make=make))
         program(trainers[-1])
         return trainers[-1].result()
 
@@ -142,6 +144,45 @@ def test_a_new_size_is_planned_within_three_stable_iterations() -> None:
     planned, stats = run(program)
     assert stats["plans"] == 2
     assert gained(planned, 5) == 5, planned
+
+
+class Attention(nn.Module):
+    """A language model in small: embedding, one layer of attention, a tied head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(64, WIDTH)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.1, batch_first=True)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.words(tokens)) @ self.words.weight.T
+
+
+@pytest.mark.parametrize("lengths", [(32,), (32, 64), (24, 40, 64)], ids=str)
+def test_sequence_lengths_in_buckets_get_a_plan_each(lengths: tuple[int, ...]) -> None:
+    def program(t: Trainer) -> None:
+        for k in range(8 * len(lengths)):
+            tokens = torch.randint(0, 64, (8, lengths[k % len(lengths)]))
+            t.optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(t.net(tokens).flatten(0, 1), tokens.flatten())
+            loss.backward()
+            t.finish(loss)
+
+    planned, stats = run(program, make=Attention)
+    assert stats["plans"] == len(lengths)
+    assert gained(planned, 3 * len(lengths)) == 3 * len(lengths), planned
+
+
+def test_a_length_of_its_own_in_every_step_is_right_without_plans() -> None:
+    def program(t: Trainer) -> None:
+        for k in range(12):
+            tokens = torch.randint(0, 64, (8, 16 + 7 * (5 * k % 12)))
+            t.optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(t.net(tokens).flatten(0, 1), tokens.flatten())
+            loss.backward()
+            t.finish(loss)
+
+    run(program, make=Attention)
 
 
 def test_a_validation_pass_every_few_steps() -> None:
@@ -335,7 +376,7 @@ def test_in_place_batch_norm_and_foreach_under_a_plan() -> None:
         net = nn.Sequential(
             nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(10)
         )
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, foreach=True) if False else None
+        optimizer: torch.optim.Optimizer | None = None  # after the lazy layer knows its size
         losses = []
         for _ in range(8):
             loss = net(torch.randn(4, 3, 16, 16)).square().mean()

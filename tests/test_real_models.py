@@ -47,4 +47,6 @@ def test_real_model(model: Any, optimizer: str) -> None:
         figures |= {"held_peak": run["held_bytes.peak"] >> 20, "faults": run["faults"], "oversize": run["oversize"]}
         print(model.__name__, optimizer, figures)
     assert runs[-1]["evictions"] > 0
-    assert all(run["planned_iterations"] > 0 for run in runs)
+    # Where iterations were never pressed (the peak was the comparison's copy of everything) none needs a plan.
+    assert all(run["planned_iterations"] > 0 for run in runs if run["iterations"] > 0)
+    assert runs[-1]["planned_iterations"] > 0

@@ -1,8 +1,8 @@
 """Cuts multi-tensor operations over lists larger than the budget into lists that fit.
 
 Covers: ``torch._foreach_*`` and ``torch._fused_*``, which optimizers with ``foreach=True`` or ``fused=True`` call once
-for all parameters. One call pins its whole lists; cut, each part does the same work on its tensors, in the same
-order, so the result is the same bit for bit.
+for all parameters. One call pins its whole lists; cut, each part does the same work on its tensors, in the same order,
+so the result is the same bit for bit.
 Leaves: calls from C++ (none in torch's optimizers); there the core borrows what does not fit.
 """
 

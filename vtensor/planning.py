@@ -264,9 +264,8 @@ def step() -> None:
     """Mark the end of a training iteration.
 
     Only needed where no ``torch.optim`` optimizer marks it by its step: other optimizers, several that take turns,
-    inference loops. Once
-    called, optimizer steps are not taken for iterations any more. Does nothing if vtensor is not enabled, so that it
-    can stay in a script.
+    inference loops. Once called, optimizer steps are not taken for iterations any more. Does nothing if vtensor is not
+    enabled, so that it can stay in a script.
     """
     if _planner is not None:
         _planner.step()

@@ -1,7 +1,7 @@
 """The three primitives of the virtualization layer, and the question where a tensor is.
 
-Source: split, salloc and merge are those of the vTensor paper (JCST 40(6), 2025); here every piece has the fixed
-size of a chunk.
+Source: split, salloc and merge are those of the vTensor paper (JCST 40(6), 2025); here every piece has the fixed size
+of a chunk.
 """
 
 from __future__ import annotations

@@ -53,9 +53,8 @@ def make_recording(raw: dict[str, Any], chunk_bytes: int, meta: dict[str, Any] |
     """Make sense of what ``recorded_iteration()`` of the core returned.
 
     A tensor that is there at the beginning, was made by allocation j of the iteration before and dies in this one, is
-    the same,
-    one turn earlier, as the one that allocation j of this iteration makes: the two become one tensor that reaches over
-    the turn. (Unless the new one is made before the old one dies; then both remain.)
+    the same, one turn earlier, as the one that allocation j of this iteration makes: the two become one tensor that
+    reaches over the turn. (Unless the new one is made before the old one dies; then both remain.)
     """
     born, died, previous = raw["tensor_born"], raw["tensor_died"].copy(), raw["tensor_previous"]
     size, births = raw["tensor_bytes"], raw["births"]

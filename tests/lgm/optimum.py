@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 
-from lgm.choice import Cover
+from lgm.problem import Cover
 
 
 def matrix(problem: Cover) -> np.ndarray:

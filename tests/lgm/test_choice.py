@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from lgm import Device, Switches, load_trace
-from lgm.choice import Cover, choose, compress
+from lgm.choice import choose
 from lgm.cost import prices
 from lgm.lifetimes import analyze_lifetimes, cover
 from lgm.planner import demand, select
+from lgm.problem import Cover, compress
 
 from .optimum import by_trying, within
 from .random_traces import lawless, training

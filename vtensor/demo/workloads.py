@@ -1,9 +1,8 @@
 """Models from their real configs, on data that ships inside packages: nothing is downloaded.
 
 Image models (ResNet-50, MobileNetV2, ViT-B, a U-Net) see scikit-learn's digits, enlarged; language models (GPT-2's
-type, BERT-base)
-the text of Python's own documentation (the topics ``help()`` prints), byte by byte. The demo trains the first of each
-kind; the benchmarks use all.
+type, BERT-base) the text of Python's own documentation (the topics ``help()`` prints), byte by byte. The demo trains
+the first of each kind; the benchmarks use all.
 """
 
 from __future__ import annotations

@@ -1,0 +1,51 @@
+"""The problem the choice solves: cover a circle of operations with gaps, at the least price.
+
+Covers: the problem, its size reduced to the rows that matter.
+Leaves: solving it (``choice``, ``residual``), making it from a trace (``planner.select``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .lifetimes import cover
+from .model import Floats, Ints
+
+__all__ = ["Cover", "compress"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """One cover problem on a circle of n rows."""
+
+    n: int
+    demand: Ints
+    """[n] Chunks that must be away; may be negative."""
+    start: Ints
+    stop: Ints
+    """[g] Rows [start, stop) of each gap; stop may exceed n, by at most start."""
+    limit: Ints
+    """[g] Most chunks it can give."""
+    price: Floats
+
+    def surplus(self, used: Ints) -> Ints:
+        return cover(self.n, self.start, self.stop, used) - self.demand
+
+    def total(self, used: Ints) -> float:
+        return float((self.price * used).sum())
+
+
+def compress(problem: Cover) -> Cover:
+    """The same problem without the rows at which no gap begins or ends; each row that stays has the largest demand of
+    its run.
+    """
+    n = problem.n
+    edges = np.unique(np.concatenate([[0], problem.start, problem.stop % n]))
+    row = np.searchsorted(edges, np.arange(n), side="right") - 1
+    demand = np.full(len(edges), np.iinfo(np.int64).min)
+    np.maximum.at(demand, row, problem.demand)
+    start = np.searchsorted(edges, problem.start)
+    stop = np.searchsorted(edges, problem.stop % n) + len(edges) * (problem.stop // n)
+    return Cover(len(edges), demand, start, stop, problem.limit, problem.price)
