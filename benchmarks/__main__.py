@@ -10,17 +10,17 @@ from . import growth, overhead, plans, steps, traces
 EDGE_LINK = 1e9
 
 CASES = {
-    "O": ("O1 and O2: cost of one operation and one allocation", overhead.run),
+    "O": ("cost of one operation and of one allocation", overhead.run),
     "S1": ("a budget above the peak", steps.slack),
     "S2": ("the reactive policy below the peak", steps.reactive),
     "S3": ("torch.utils.checkpoint beside vtensor", steps.peers),
     "S4": ("other reactive policies at half of the peak", steps.policies),
-    "traces": ("record the traces of the six models again", traces.run),
+    "traces": ("record traces/ again, which the other cases read; only if asked for", traces.run),
     "B2": ("the simulator against reality", plans.accuracy),
     "B3": ("plans beside plain torch and LRU, no limit on the link", plans.unlimited),
     "B4": ("the paper's experiment at the link of an edge GPU", lambda: plans.edge(EDGE_LINK)),
     "B4s": ("the same in the simulator, six models and three budgets", lambda: plans.simulated(EDGE_LINK)),
-    "B5": ("reservation and mapping switched off", lambda: plans.ablation(EDGE_LINK)),
+    "B5": ("reservation, mapping and early copies switched off", lambda: plans.ablation(EDGE_LINK)),
     "B6": ("how the analysis grows with the trace", growth.run),
     "B9": ("cost of recording and of following a plan", overhead.recording),
     "M1": ("real memory with a spill file", steps.spill),
@@ -28,14 +28,14 @@ CASES = {
 
 
 def main() -> None:
-    listing = "\n".join(f"  {name:<4} {what}" for name, (what, _) in CASES.items())
+    listing = "\n".join(f"  {name:<6} {what}" for name, (what, _) in CASES.items())
     parser = argparse.ArgumentParser(
         "python -m benchmarks",
         description=f"Cases (PLAN.md says more):\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("case", nargs="*", help="IDs; all if none is given")
-    chosen = parser.parse_args().case or list(CASES)
+    parser.add_argument("case", nargs="*", help="IDs; all but traces if none is given (about three hours)")
+    chosen = parser.parse_args().case or [name for name in CASES if name != "traces"]
     for unknown in set(chosen) - set(CASES):
         parser.error(f"no case {unknown!r}; choose from {', '.join(CASES)}")
     for name in chosen:

@@ -1,4 +1,4 @@
-"""B2 to B5 and B9: planned runs beside plain torch, the reactive policies, whole-tensor baselines and the simulator."""
+"""B2 to B5: planned runs beside plain torch, the reactive policies, whole-tensor baselines and the simulator."""
 
 from __future__ import annotations
 

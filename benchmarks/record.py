@@ -32,7 +32,7 @@ def _processor() -> str:
 
 def metadata() -> dict[str, Any]:
     commit = _output("git", "rev-parse", "--short", "HEAD")
-    if _output("git", "status", "--porcelain", "--", "../kernels", "../vtensor"):
+    if _output("git", "status", "--porcelain", "--", "../kernels", "../vtensor", "../lgm", "../traces", "*.py"):
         commit += "+changes"
     return {
         "command": "python -m benchmarks " + " ".join(sys.argv[1:]),

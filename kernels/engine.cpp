@@ -258,6 +258,9 @@ void Engine::resize(std::size_t budget_chunks) {
   Lock lock(mutex_);
   if (budget_chunks == 0) throw InvalidUse("the budget must hold at least one chunk");
   if (drained_) return;
+  // Before chunks with new numbers exist: other threads take them as soon as the pool has grown.
+  left_by_.resize(std::max(left_by_.size(), budget_chunks));
+  const Taking taking(*this);
   const std::uint64_t failed_before = failed_copies_;
   for (;;) {
     reap();
@@ -279,9 +282,7 @@ void Engine::resize(std::size_t budget_chunks) {
                       format_bytes(budget_chunks << shift_) + ": " + describe(status) +
                       ". The old budget stays in force and nothing was lost.");
   }
-  settle(lock);
   config_.budget_chunks = budget_chunks;
-  left_by_.resize(std::max(left_by_.size(), budget_chunks));
 }
 
 void Engine::evict_all() {

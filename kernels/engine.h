@@ -136,8 +136,8 @@ class Engine {
   Use part(Range& range, Bytes from, Bytes to, bool write) const noexcept;
 
   // --- plans (engine_plan.cpp) ----------------------------------------------------------------------------
-  // Live tensors, oldest first; `visit` sees them under the lock, so that no other thread makes one of their records new.
-  std::vector<Range*> living(const std::function<void(std::span<Range* const>)>& visit);
+  // Live tensors, oldest first, as `visit` sees them: under the lock, so that no other thread makes one of their records new.
+  void living(const std::function<void(std::span<Range* const>)>& visit);
   // Starts copying `out`, and `in` as soon as chunks are free, in this order. What does not apply (freed, pinned, there
   // already) is passed over: a plan is advice (I4). Never waits.
   void move_by_plan(std::span<const PlannedMove> out, std::span<const PlannedMove> in) noexcept;
@@ -185,6 +185,19 @@ class Engine {
   void sweep_limbo();
 
   // engine_move.cpp
+  // While somebody needs a chunk now, planned arrivals stand back. Pre: the lock is held where it begins and ends.
+  class Taking {
+   public:
+    explicit Taking(Engine& engine) : engine_(engine) { ++engine_.taking_; }
+    ~Taking() {
+      if (--engine_.taking_ == 0 && !engine_.arrivals_.empty()) engine_.pump_wakes_.notify_one();
+    }
+    Taking(const Taking&) = delete;
+    Taking& operator=(const Taking&) = delete;
+
+   private:
+    Engine& engine_;
+  };
   Address address_of(const Range& range, std::uint32_t index) const noexcept;
   Bytes bytes_in(const Range& range, std::uint32_t index) const noexcept;
   void enter(Range& range, std::uint32_t index, Event event);
@@ -199,7 +212,6 @@ class Engine {
   Status protect_part(Range& range, std::uint32_t index);
   Status unmap_borrowed(Range& range, std::uint32_t index);
   Status take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces = false);
-  Status take_chunk_first(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces);
   bool give_up_cached();
   Status evict_some(std::size_t want);
   Range* choose_victim() const;

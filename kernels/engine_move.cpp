@@ -93,13 +93,7 @@ Status Engine::unmap_borrowed(Range& range, std::uint32_t index) {
 // Takes a free chunk, making room if need be. `want`: how many the caller needs in all, so that evictions start
 // together and their copies overlap. The lock may be released meanwhile: states can change.
 Status Engine::take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces) {
-  ++taking_;
-  const Status status = take_chunk_first(lock, want, chunk, keep_graces);
-  if (--taking_ == 0 && !arrivals_.empty()) pump_wakes_.notify_one();
-  return status;
-}
-
-Status Engine::take_chunk_first(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces) {
+  const Taking taking(*this);
   const std::uint64_t failed_before = failed_copies_;
   for (;;) {
     reap();

@@ -11,7 +11,7 @@
 
 namespace vt {
 
-std::vector<Range*> Engine::living(const std::function<void(std::span<Range* const>)>& visit) {
+void Engine::living(const std::function<void(std::span<Range* const>)>& visit) {
   Lock lock(mutex_);
   std::vector<Range*> live;
   live.reserve(live_);
@@ -20,7 +20,6 @@ std::vector<Range*> Engine::living(const std::function<void(std::span<Range* con
   }
   std::sort(live.begin(), live.end(), [](const Range* a, const Range* b) { return a->serial < b->serial; });
   visit(live);
-  return live;
 }
 
 void Engine::move_by_plan(std::span<const PlannedMove> out, std::span<const PlannedMove> in) noexcept {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <system_error>
 
 namespace vt {
 
@@ -61,16 +62,24 @@ HostLane::~HostLane() {
 
 std::uint64_t HostLane::submit(void* chunk_memory, const HostPlace& place, Bytes bytes) {
   std::unique_lock lock(mutex_);
+  if (worker_ == nullptr && !inline_) start();
   copies_.push_back({chunk_memory, place, bytes});
   const std::uint64_t number = first_ + copies_.size() - 1;
   if (inline_) {
     next_ = number + 1;
     perform(copies_.back(), lock);
   } else {
-    if (worker_ == nullptr) worker_ = new std::thread(&HostLane::run, this);
     work_.notify_one();
   }
   return number;
+}
+
+void HostLane::start() {
+  try {
+    worker_ = new std::thread(&HostLane::run, this);
+  } catch (const std::system_error&) {
+    inline_ = true;  // no thread to be had: slower, and right
+  }
 }
 
 HostLane::Copy* HostLane::find(std::uint64_t number) {

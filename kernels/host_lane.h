@@ -48,6 +48,7 @@ class HostLane {
     bool retired = false;
   };
 
+  void start();
   void run();
   // Does one copy with the mutex released while bytes move; `lock` is held on entry and on return.
   void perform(Copy& copy, std::unique_lock<std::mutex>& lock);

@@ -1,7 +1,7 @@
 #include "plan_runner.h"
 
 #include <algorithm>
-#include <unordered_map>
+#include <bit>
 #include <utility>
 
 namespace vt {
@@ -27,8 +27,8 @@ Finding PlanRunner::boundary(Engine& engine) {
         if (seen == seen_.end()) {
           if (seen_.size() >= kMostSeen) seen_.erase(seen_.begin());
           seen_.push_back({recorder_.hash(), 1});
-        } else if (++seen->times == 2) {
-          finding = Finding::repeated;
+        } else if (std::has_single_bit(++seen->times)) {
+          finding = Finding::repeated;  // again now and then: the analysis may have been busy with another shape, or have failed
         }
       }
     }
@@ -49,12 +49,15 @@ Finding PlanRunner::boundary(Engine& engine) {
   incoming_.clear();
   if (active_ != nullptr && plans_.back().get() != active_) active_ = nullptr;
   const bool went_on = active_ != nullptr && followed_;
-  living_ = engine.living([&](std::span<Range* const> live) {
-    recorder_.begin(static_cast<std::uint32_t>(counters_.iterations), live);
+  engine.living([&](std::span<Range* const> live) {
+    recorder_.begin(++number_, live);
+    living_.clear();
+    for (Range* range : live) living_.push_back({{range, range->serial}, range->bytes});
   });
   births_.clear();
   recording_ = true;
   followed_ = !plans_.empty();
+  if (went_on) bind_again();
   if (followed_ && !went_on) {
     activate(*plans_.back());
     fill(active_->away, 0, active_->away.size(), out_now_);
@@ -77,7 +80,9 @@ void PlanRunner::reset() {
   plans_.clear();
   active_ = nullptr;
   bound_.clear();
+  planned_.clear();
   births_.clear();
+  living_.clear();
   seen_.clear();
   counters_ = {};
   incoming_.clear();
@@ -85,7 +90,8 @@ void PlanRunner::reset() {
 }
 
 bool PlanRunner::has_plan(std::uint64_t hash, std::uint32_t rows) const noexcept {
-  return std::any_of(plans_.begin(), plans_.end(), [&](const auto& p) { return p->rows() == rows && p->final_hash == hash; });
+  const auto fits = [&](const auto& plan) { return plan->rows() == rows && plan->final_hash == hash; };
+  return std::any_of(plans_.begin(), plans_.end(), fits) || std::any_of(incoming_.begin(), incoming_.end(), fits);
 }
 
 std::uint32_t PlanRunner::row(Engine& engine, OpId op) {
@@ -122,7 +128,9 @@ bool PlanRunner::change_plan(Engine& engine, std::uint32_t row) {
     return false;
   }
   activate(**fits);
-  for (std::size_t k = 0; k < births_.size() && k < active_->births.size(); ++k) bind(active_->births[k], births_[k]);
+  for (std::size_t k = 0; k < births_.size() && k < active_->births.size(); ++k) {
+    bind(active_->births[k], recorder_.births()[k], births_[k]);
+  }
   return true;
 }
 
@@ -136,34 +144,53 @@ void PlanRunner::deviate(Engine& engine) {
 void PlanRunner::activate(Plan& plan) {
   active_ = &plan;
   bound_.assign(plan.bytes.size(), {});
-  // Tensors of the iteration before that outlive it, and tensors that last, each by what is known of them.
-  std::unordered_map<std::uint64_t, Range*> by_serial;
-  for (Range* range : living_) by_serial.emplace(range->serial, range);
-  const auto& recorded = recorder_.tensors();
-  std::unordered_map<std::uint32_t, Range*> by_birth;
-  for (const auto& tensor : recorded) {
-    const auto range = by_serial.find(tensor.serial);
-    if (tensor.born < 0 && tensor.previous != kNone && range != by_serial.end()) by_birth.emplace(tensor.previous, range->second);
+  planned_.assign(recorder_.tensors().size(), kNone);
+  // Tensors that last, and tensors of the iteration before that outlive it, each by what is known of them.
+  const auto by_serial = living_by_serial();
+  std::unordered_map<std::uint32_t, std::uint32_t> by_birth;
+  for (std::uint32_t i = 0; i < living_.size(); ++i) {
+    const std::uint32_t previous = recorder_.tensors()[i].previous;
+    if (previous != kNone) by_birth.emplace(previous, i);
   }
   std::size_t next = 0;
   for (std::uint32_t t = 0; t < bound_.size(); ++t) {
     if (plan.lasting[t] != 0) {
       if (plan.serial[t] == 0) {  // from a file: the same program makes the same tensors in the same order
-        while (next < living_.size() && living_[next]->bytes != plan.bytes[t]) ++next;
-        if (next < living_.size()) plan.serial[t] = living_[next++]->serial;
+        while (next < living_.size() && living_[next].bytes != plan.bytes[t]) ++next;
+        if (next < living_.size()) plan.serial[t] = living_[next++].bound.serial;
       }
       const auto found = by_serial.find(plan.serial[t]);
-      if (found != by_serial.end()) bind(t, found->second);
+      if (found != by_serial.end()) bind(t, found->second, living_[found->second].bound);
     } else if (plan.previous[t] != kNone) {
       const auto found = by_birth.find(plan.previous[t]);
-      if (found != by_birth.end() && found->second->bytes == plan.bytes[t]) bind(t, found->second);
+      if (found != by_birth.end() && living_[found->second].bytes == plan.bytes[t]) {
+        bind(t, found->second, living_[found->second].bound);
+      }
     }
   }
 }
 
-void PlanRunner::bind(std::uint32_t tensor, Range* range) {
-  bound_[tensor] = {range, range->serial};
-  range->tag.planned = tensor;
+void PlanRunner::bind(std::uint32_t tensor, std::uint32_t recorded, const Bound& bound) {
+  bound_[tensor] = bound;
+  if (recorded >= planned_.size()) planned_.resize(recorded + 1, kNone);
+  planned_[recorded] = tensor;
+}
+
+// The plan goes on into the next iteration, where the recorder numbers tensors anew.
+void PlanRunner::bind_again() {
+  planned_.assign(recorder_.tensors().size(), kNone);
+  const auto by_serial = living_by_serial();
+  for (std::uint32_t t = 0; t < bound_.size(); ++t) {
+    if (bound_[t].range == nullptr) continue;
+    const auto found = by_serial.find(bound_[t].serial);
+    if (found != by_serial.end()) planned_[found->second] = t;
+  }
+}
+
+std::unordered_map<std::uint64_t, std::uint32_t> PlanRunner::living_by_serial() const {
+  std::unordered_map<std::uint64_t, std::uint32_t> index;
+  for (std::uint32_t i = 0; i < living_.size(); ++i) index.emplace(living_[i].bound.serial, i);
+  return index;
 }
 
 void PlanRunner::fill(const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end,
@@ -178,15 +205,16 @@ void PlanRunner::fill(const std::vector<Plan::Part>& parts, std::size_t begin, s
 void PlanRunner::born(Range& range) {
   const std::size_t k = births_.size();
   recorder_.born(range);
-  births_.push_back(&range);
-  if (followed_ && k < active_->births.size()) bind(active_->births[k], &range);
+  births_.push_back({&range, range.serial});
+  if (followed_ && k < active_->births.size()) bind(active_->births[k], recorder_.births().back(), births_.back());
 }
 
 bool PlanRunner::died(Range& range) noexcept {
   recorder_.died(range);
-  if (!followed_) return true;
-  const std::uint32_t tensor = range.tag.planned;
-  if (tensor >= bound_.size() || bound_[tensor].range != &range) return true;
+  const std::uint32_t recorded = recorder_.tensor_of(range);
+  if (!followed_ || recorded >= planned_.size()) return true;
+  const std::uint32_t tensor = planned_[recorded];
+  if (tensor == kNone || bound_[tensor].serial != range.serial) return true;
   bound_[tensor] = {};
   return active_->keep[tensor] != 0;
 }

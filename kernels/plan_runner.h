@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "recorder.h"
@@ -76,9 +77,14 @@ class PlanRunner {
   PlanCounters counters() const noexcept { return counters_; }
 
  private:
+  // Ranges are records that are used again: the serial tells whether it still is the same tensor.
   struct Bound {
     Range* range = nullptr;
     std::uint64_t serial = 0;
+  };
+  struct Living {
+    Bound bound;
+    Bytes bytes;
   };
   struct Seen {
     std::uint64_t hash;
@@ -87,8 +93,10 @@ class PlanRunner {
 
   bool change_plan(Engine& engine, std::uint32_t row);
   void activate(Plan& plan);
-  void bind(std::uint32_t tensor, Range* range);
+  void bind(std::uint32_t tensor, std::uint32_t recorded, const Bound& bound);
+  void bind_again();
   void deviate(Engine& engine);
+  std::unordered_map<std::uint64_t, std::uint32_t> living_by_serial() const;
   void fill(const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end, std::vector<PlannedMove>& moves) const;
   bool has_plan(std::uint64_t hash, std::uint32_t rows) const noexcept;
 
@@ -98,9 +106,11 @@ class PlanRunner {
   bool followed_ = false;                     // the whole iteration so far followed a plan
   std::vector<std::unique_ptr<Plan>> plans_;  // the one completed last at the end
   Plan* active_ = nullptr;
+  std::uint32_t number_ = 0;                  // of the iteration; never one twice, as tags outlive sessions
   std::vector<Bound> bound_;                  // by tensor of the active plan
-  std::vector<Range*> births_;                // this iteration's allocations
-  std::vector<Range*> living_;                // at its beginning, oldest first
+  std::vector<std::uint32_t> planned_;        // by tensor of the recorder: that of the active plan, or kNone
+  std::vector<Bound> births_;                 // this iteration's allocations
+  std::vector<Living> living_;                // at its beginning, oldest first: the first of the recorder's tensors
   std::vector<PlannedMove> out_now_, in_now_;
   std::vector<Seen> seen_;
   PlanCounters counters_;

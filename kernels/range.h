@@ -26,12 +26,11 @@ enum class Life : std::uint8_t {
   limbo,   // freed and emptied, but an operation that saw it alive still counts it as pinned
 };
 
-// Who a tensor is to the recorder and the plan runner, whose thread alone reads and writes it.
+// Who a tensor is to the recorder.
 struct Tag {
   std::uint32_t iteration = 0;      // the iteration that `tensor` and `birth` count in
   std::uint32_t tensor = kNone;
   std::uint32_t birth = kNone;      // which of its allocations it was; kNone if it is older
-  std::uint32_t planned = kNone;    // tensor of the active plan
 };
 
 struct Range {

@@ -51,9 +51,10 @@ void Recorder::row_ends(std::uint32_t row) noexcept {
 }
 
 void Recorder::use(Range& range, const Use& use) {
-  if (range.tag.iteration != iteration_ || rows_.empty()) return;  // made by another thread since the iteration began
+  const std::uint32_t tensor = tensor_of(range);
+  if (tensor == kNone || rows_.empty()) return;  // made by another thread since the iteration began
   const auto row = static_cast<std::uint32_t>(rows_.size() - 1);
-  uses_.push_back({row, range.tag.tensor, use.first, use.last, use.write});
+  uses_.push_back({row, tensor, use.first, use.last, use.write});
 }
 
 void Recorder::born(Range& range) {
@@ -65,8 +66,9 @@ void Recorder::born(Range& range) {
 }
 
 void Recorder::died(Range& range) noexcept {
-  if (range.tag.iteration != iteration_) return;
-  tensors_[range.tag.tensor].died = std::max<std::int32_t>(static_cast<std::int32_t>(rows_.size()) - 1, 0);
+  const std::uint32_t tensor = tensor_of(range);
+  if (tensor == kNone) return;
+  tensors_[tensor].died = std::max<std::int32_t>(static_cast<std::int32_t>(rows_.size()) - 1, 0);
 }
 
 }  // namespace vt

@@ -39,7 +39,7 @@ class Recorder {
 
   static constexpr std::size_t kMostRows = std::size_t{1} << 20;  // a longer "iteration" is not one
 
-  // Iteration `number` begins (they count up): `live` are the tensors that exist now, oldest first.
+  // Iteration `number` begins (they count up): `live` are the tensors that exist now, oldest first, and the first of tensors().
   void begin(std::uint32_t number, std::span<Range* const> live);
   // The next row. Pre: not full.
   std::uint32_t row(OpId op);
@@ -47,6 +47,10 @@ class Recorder {
   void use(Range& range, const Use& use);
   void born(Range& range);
   void died(Range& range) noexcept;
+  // Which of tensors() it is; kNone if it is of another iteration.
+  std::uint32_t tensor_of(const Range& range) const noexcept {
+    return range.tag.iteration == iteration_ ? range.tag.tensor : kNone;
+  }
   // Time that is not computing: waiting for copies, moving chunks.
   void stall(std::uint64_t ns) noexcept { stalls_ += ns; }
   // The length of the last row is known now.

@@ -1,5 +1,7 @@
 #include "thread_state.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
@@ -24,10 +26,24 @@ constinit thread_local Thread* t_mine = nullptr;  // a plain pointer: no guard o
 // second Thread is made, and left.
 struct ThreadOwner {
   ~ThreadOwner() {
+    const Thread* mine = t_mine;  // another thread may get its address
+    g_runs_iterations.compare_exchange_strong(mine, nullptr);
     delete t_mine;
     t_mine = nullptr;
   }
 };
+
+// Nobody else may be inside the runner or the names while a process is copied. The registry's handlers, which hold the engines, were
+// registered first, so these come before them: the order in which the mutexes are always taken.
+void before_fork() {
+  g_runner_mutex->lock();
+  g_names_mutex.lock();
+}
+
+void after_fork() {
+  g_names_mutex.unlock();
+  g_runner_mutex->unlock();
+}
 
 }  // namespace
 
@@ -60,6 +76,7 @@ std::string operator_name(OpId id) {
 
 Finding end_iteration(Engine& engine) {
   std::lock_guard lock(*g_runner_mutex);
+  if (current_engine() != &engine) return Finding::nothing;  // another thread ended the session meanwhile
   g_runs_iterations = &this_thread();
   return g_runner->boundary(engine);
 }
@@ -67,6 +84,11 @@ Finding end_iteration(Engine& engine) {
 void stop_recording() noexcept { g_runs_iterations = nullptr; }
 
 void begin_recording() {
+  static const int registered = pthread_atfork(before_fork, after_fork, [] {
+    g_runs_iterations = nullptr;  // nothing is recorded in a child
+    after_fork();
+  });
+  (void)registered;
   std::lock_guard lock(*g_runner_mutex);
   g_runner->reset();
 }
@@ -91,10 +113,7 @@ PlanCounters plan_counters() {
   return g_runner->counters();
 }
 
-// In a forked child nothing is recorded: another thread may have held the mutex when it was copied.
-bool recorded(const Thread& thread) noexcept {
-  return g_runs_iterations.load(std::memory_order_relaxed) == &thread && !in_forked_child();
-}
+bool recorded(const Thread& thread) noexcept { return g_runs_iterations.load(std::memory_order_relaxed) == &thread; }
 
 Recording::Recording(const Thread& thread) : lock_(*g_runner_mutex, std::defer_lock) {
   if (!recorded(thread)) return;

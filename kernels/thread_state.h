@@ -47,7 +47,7 @@ std::string operator_name(OpId id);
 Finding end_iteration(Engine& engine);
 // Nothing is recorded from now on. What was recorded stays until begin_recording().
 void stop_recording() noexcept;
-// A new session: forgets plans and records of the one before.
+// A new session: forgets plans and records of the one before. Pre: its engine is registered (registry.h).
 void begin_recording();
 // A copy of the iteration that ended last.
 Recorder last_iteration();

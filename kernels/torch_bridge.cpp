@@ -33,7 +33,9 @@ void free_managed(Engine& engine, void* address) {
     }
   }
   bool keep = true;
-  if (const Recording recording{thread}) keep = recording->died(*engine.find(address));
+  if (&engine == current_engine()) {  // not a tensor of an earlier session
+    if (const Recording recording{thread}) keep = recording->died(*engine.find(address));
+  }
   engine.free(address, keep);
 }
 

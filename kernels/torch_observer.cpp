@@ -151,6 +151,8 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   thread.solid += !transparent;
   if (!observe || traits.skip_arguments) return nullptr;
   engine->tick();
+  thread.missing.clear();  // left over if the operation before this one failed here
+  thread.seen.clear();
   thread.records = recorded(thread);
   std::size_t index = 0;
   for (const c10::IValue& input : function.inputs()) {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from . import codec, report
 from .lifetimes import analyze_lifetimes
-from .model import Device, LgmError, Trace
+from .model import HOST_COSTS, Device, LgmError, Trace
 from .planner import Switches, analyze
 from .simulate import run_on_demand
 from .units import format_bytes, format_seconds, parse_bytes, parse_speed
@@ -62,7 +62,8 @@ def _device(options: argparse.Namespace, trace: Trace) -> Device:
         chunks = parse_bytes(budget, "--budget") // trace.chunk_bytes
     out = parse_speed(options.link_out or options.link, "--link")
     back = parse_speed(options.link_in or options.link, "--link")
-    return Device(max(chunks, 1), out, back, latency=options.latency)
+    costs = HOST_COSTS if options.device == "host" else {}
+    return Device(max(chunks, 1), out, back, latency=options.latency, tax=options.tax, **costs)
 
 
 def _number(text: str) -> float:
@@ -115,12 +116,11 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    try:
-        plan = codec.load_plan(options.file)
-    except codec.FormatError:
-        print(report.trace_summary(codec.load_trace(options.file)))
+    plan = codec.load(options.file)
+    if isinstance(plan, Trace):
         if options.picture or options.graph:
-            raise LgmError("a picture or a graph needs a plan: make one with 'lgm analyze'") from None
+            raise LgmError("a picture or a graph needs a plan: make one with 'lgm analyze'")
+        print(report.trace_summary(plan))
         return 0
     print(report.summary(plan), report.table(plan, options.rows), sep="\n\n")
     if options.graph:
@@ -154,7 +154,13 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    def speeds(sub: argparse.ArgumentParser) -> None:
+    def device(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument(
+            "--device", choices=["gpu", "host"], default="gpu", help="host: copies share processors with computing"
+        )
+        sub.add_argument(
+            "--tax", type=float, default=0.0, metavar="SECONDS", help="of computing lost for each byte copied"
+        )
         sub.add_argument("--link", default="12GB/s", help="copy speed of each direction (default: 12GB/s)")
         sub.add_argument("--link-out", metavar="SPEED", help="of the direction to the host, where it differs")
         sub.add_argument("--link-in", metavar="SPEED", help="of the direction to the device, where it differs")
@@ -163,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("analyze", _analyze, "make a plan for a budget, and predict its peak and step time")
     sub.add_argument("trace", help="a trace file (.npz)")
     sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a fraction of the trace's peak such as 0.5")
-    speeds(sub)
+    device(sub)
     sub.add_argument("-o", "--output", metavar="PLAN", help="write the plan")
     sub.add_argument("--costs", choices=["moves", "equal"], default="moves", help="price of being away")
     sub.add_argument("--choice", choices=["optimal", "sweep"], default="optimal", help="how gaps are chosen")
@@ -177,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("simulate", _simulate, "predict step times with and without a plan")
     sub.add_argument("trace")
     sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a fraction of the trace's peak")
-    speeds(sub)
+    device(sub)
 
     sub = command("validate", _validate, "check a plan against its trace, rule by rule")
     sub.add_argument("plan")
@@ -192,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("fit", _fit, "find the smallest budget for each step-time ratio")
     sub.add_argument("trace")
-    speeds(sub)
+    device(sub)
 
     sub = command("perfetto", _perfetto, "write the predicted iteration for ui.perfetto.dev")
     sub.add_argument("plan")

@@ -75,7 +75,7 @@ def _write(path: str | os.PathLike[str], header: dict[str, Any], arrays: dict[st
         scratch.unlink(missing_ok=True)
 
 
-def _read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read(path: str | os.PathLike[str], *kinds: str) -> tuple[dict[str, Any], dict[str, Any]]:
     source = Path(path)
     if not source.is_file():
         raise FormatError(f"{source}: there is no such file")
@@ -99,8 +99,8 @@ def _read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict
         raise FormatError(f"{source}: damaged ({type(e).__name__}: {e})") from None
     if version > VERSION:
         raise FormatError(f"{source}: written in format {version}; this version reads up to {VERSION}. Update vtensor")
-    if found != kind:
-        raise FormatError(f"{source}: this is a {found}, not a {kind}")
+    if found not in kinds:
+        raise FormatError(f"{source}: this is a {found}, not a {' or a '.join(kinds)}")
     return header, arrays
 
 
@@ -157,7 +157,22 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     FormatError
         As :func:`load_trace`.
     """
-    header, arrays = _read(path, "plan")
+    return _plan(path, *_read(path, "plan"))
+
+
+def load(path: str | os.PathLike[str]) -> Trace | Plan:
+    """Read whichever of the two it is.
+
+    Raises
+    ------
+    FormatError
+        As :func:`load_trace`.
+    """
+    header, arrays = _read(path, "trace", "plan")
+    return _trace(path, header, arrays, "") if header["format"] == "trace" else _plan(path, header, arrays)
+
+
+def _plan(path: object, header: dict[str, Any], arrays: dict[str, Any]) -> Plan:
     trace = _trace(path, header, arrays, "trace.")
     try:
         return Plan(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Device", "Floats", "InfeasibleError", "Ints", "LgmError", "Plan", "Prediction", "Trace"]
+__all__ = ["HOST_COSTS", "Device", "Floats", "InfeasibleError", "Ints", "LgmError", "Plan", "Prediction", "Trace"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -96,6 +96,8 @@ class Trace:
             raise LgmError("trace: the arrays of uses differ in length")
         if n == 0:
             raise LgmError("trace: there is no operation in it")
+        if type(self.chunk_bytes) is not int or not all(isinstance(name, str) for name in self.names):
+            raise LgmError("trace: chunk_bytes must be a whole number and names must be text")
         if self.chunk_bytes <= 0 or (self.tensor_bytes <= 0).any() or (self.op_ns < 0).any():
             raise LgmError("trace: sizes must be positive and durations not negative")
         checks = (
@@ -162,6 +164,11 @@ class Device:
     def __post_init__(self) -> None:
         if self.budget_chunks < 1 or self.out_speed <= 0 or self.in_speed <= 0:
             raise LgmError("device: the budget must hold one chunk, and speeds must be positive")
+
+
+HOST_COSTS = {"switch": 8e-6, "jitter": 4e-3}
+"""Of a :class:`Device` whose memory is this machine's: mapping a chunk (DESIGN.md has the measurement), and how long a
+copy thread may wait for a processor that computes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Leaves: all figures to the other modules.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .bounds import least_seconds, smallest_budget
+from .bounds import least_seconds, least_seconds_in_windows, smallest_budget
 from .lifetimes import Lifetimes, analyze_lifetimes
 from .mapping import layers, occupied
 from .model import Device, LgmError, Plan, Trace
@@ -24,6 +25,8 @@ from .simulate import Timeline, run_on_demand, run_plan
 from .units import format_bytes, format_seconds
 
 __all__ = ["draw", "fit", "graph", "moves_of_plan", "perfetto", "summary", "table", "trace_summary"]
+
+_FEW = 8000  # operations
 
 
 def moves_of_plan(plan: Plan, life: Lifetimes | None = None) -> tuple[Lifetimes, Moves]:
@@ -96,21 +99,28 @@ def summary(plan: Plan) -> str:
     """What a plan promises, beside what no plan can beat and what no plan at all would cost."""
     trace, device, p = plan.trace, plan.device, plan.prediction
     life, moves = moves_of_plan(plan)
-    bound = least_seconds(trace, device, moves)
+    traffic = least_seconds(trace, device, moves)
+    times = f"this one takes {p.step_seconds / traffic:.3f} x that"
+    bounds = [("its traffic takes", f"{format_seconds(traffic)} at least; {times}")]
+    if trace.operations <= _FEW:  # time grows with the square of them
+        least = least_seconds_in_windows(trace, device, life)
+        bounds.append(
+            ("no plan can beat", f"{format_seconds(least)}; this one takes {p.step_seconds / least:.3f} x that")
+        )
     demand = run_on_demand(trace, device)
     chunk = trace.chunk_bytes
     rows = [
         ("budget", f"{format_bytes(device.budget_chunks * chunk)}, {device.budget_chunks / life.peak:.0%} of the peak"),
         ("held at most", f"{format_bytes(p.peak_chunks * chunk)}"),
         ("step", f"{format_seconds(p.step_seconds)}, {p.step_seconds / trace.seconds:.3f} x computing alone"),
-        ("no plan can beat", f"{format_seconds(bound)}; this one takes {p.step_seconds / bound:.3f} x that"),
+        *bounds,
         ("without a plan", f"{format_seconds(demand.step_seconds)} (LRU, on demand)"),
         ("waits", format_seconds(p.waits_seconds)),
         ("out, in", f"{format_bytes(moves.out_bytes.sum())}, {format_bytes(moves.in_bytes.sum())} an iteration"),
         ("reservation", f"{plan.reservation} chunks of {format_bytes(chunk)}"),
         ("made with", ", ".join(f"{k}={v}" for k, v in plan.switches.items())),
     ]
-    return "\n".join(f"  {name:<16} {value}" for name, value in rows)
+    return "\n".join(f"  {name:<18} {value}" for name, value in rows)
 
 
 def table(plan: Plan, groups: int = 16) -> str:
@@ -251,9 +261,7 @@ def fit(
 
     def ratio(budget: int) -> float:
         if budget not in known:
-            at = Device(
-                budget, device.out_speed, device.in_speed, device.latency, device.tax, device.switch, device.jitter
-            )
+            at = dataclasses.replace(device, budget_chunks=budget)
             known[budget] = analyze(trace, at, Switches(choice="sweep")).prediction.step_seconds / trace.seconds
         return known[budget]
 

@@ -3,16 +3,24 @@
 Covers: the rules below; the name of the first one that is broken.
 Leaves: whether the plan is fast. Shares no code with ``lifetimes``, ``choice``, ``schedule`` and ``simulate``.
 
-Rules: ``arrays`` lengths agree · ``order`` moves are in the order of operations · ``operation`` indices exist ·
-``tensor`` ids exist ·
-``chunks`` pieces lie inside their tensor and are not empty · ``keep`` flags are 0 or 1 · ``reservation`` is within
-the budget ·
-``leave-dead``, ``arrive-dead`` the tensor is alive then · ``leave-absent`` what leaves is there · ``leave-in-use`` no
-operation under way uses it ·
-``arrive-resident`` what arrives is away · ``need`` the operation an arrival is for uses it, and is the next to do so ·
-``use-absent`` what is used is there · ``over-budget`` the chunks held fit · ``cyclic`` the iteration ends as it began ·
-``prediction-peak``, ``prediction-traffic``, ``prediction-time`` the figures agree with the moves and with what is
-possible.
+Rules:
+
+- ``arrays``: lengths agree
+- ``order``: moves are in the order of operations
+- ``operation``, ``tensor``: indices exist
+- ``chunks``: pieces lie inside their tensor and are not empty
+- ``keep``: flags are 0 or 1
+- ``reservation``: it is within the budget
+- ``leave-dead``, ``arrive-dead``: the tensor is alive then
+- ``leave-absent``: what leaves is there
+- ``leave-in-use``: no operation under way uses it
+- ``arrive-resident``: what arrives is away
+- ``need``: the operation an arrival is for uses it, and is the next to do so
+- ``use-absent``: what is used is there
+- ``over-budget``: the chunks held fit
+- ``cyclic``: the iteration ends as it began
+- ``prediction-peak``, ``prediction-traffic``, ``prediction-time``: the figures agree with the moves and with what is
+  possible
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from .errors import VtensorError
+from . import __version__
+from .errors import ConfigError, VtensorError
 
 __all__ = ["main"]
 
@@ -34,20 +36,26 @@ and moved follows on stderr. Options of vtensor stand before SCRIPT; all that fo
 
 _EPILOG = """\
 Environment: VTENSOR_BUDGET (the default budget), VTENSOR_DISABLE=1 (run as if vtensor were not there), VTENSOR_LOG=info
-(say what is done), VTENSOR_CACHE (where the compiled core is kept).
+(say what is done), VTENSOR_CACHE (where the compiled core is kept), CXX (the compiler).
 """
 
 
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("vtensor", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
+    parser.add_argument("--version", action="version", version=f"vtensor {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     run = commands.add_parser(
         "run", help="run an unmodified script under a budget", description=_RUN, epilog=_EPILOG, formatter_class=raw
     )
     run.add_argument("--budget", metavar="SIZE", help="bytes, '4GiB', or a fraction of the device such as 0.5")
-    run.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="whose tensors (default: auto)")
+    run.add_argument(
+        "--device",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="whose tensors: cpu; auto is cpu where torch sees no GPU; cuda is not in this version",
+    )
     run.add_argument("--chunk", metavar="SIZE", default="2MiB", help="unit in which tensors move (default: 2MiB)")
     run.add_argument("--min-size", metavar="SIZE", help="smallest managed tensor (default: half a chunk)")
     run.add_argument("--host", metavar="SIZE", help="room of the host store (default: four fifths of RAM)")
@@ -77,6 +85,8 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     rest = options.script[1:] if options.script[:1] == ["--"] else options.script
     if options.module is None and not rest:
         parser.error("run: which script? e.g. vtensor run --budget 4GiB train.py")
+    if options.save_trace is not None and not Path(options.save_trace).resolve().parent.is_dir():
+        raise ConfigError(f"--save-trace={options.save_trace}: there is no directory {Path(options.save_trace).parent}")
     session.enable(
         options.budget,
         device=options.device,

@@ -85,8 +85,8 @@ def _budget(value: int | float | str | None, total: int) -> int:
         value = os.environ.get("VTENSOR_BUDGET")
         if value is None:
             raise ConfigError(
-                "no budget: pass one, as in vtensor.enable(budget='4GiB'), or set VTENSOR_BUDGET. "
-                "Bytes, a text with a unit, or a fraction of the device between 0 and 1"
+                "no budget: pass one, as in vtensor.enable(budget='4GiB') or vtensor run --budget 4GiB, or set "
+                "VTENSOR_BUDGET. Bytes, a text with a unit, or a fraction of the device between 0 and 1"
             )
     if isinstance(value, str) and re.fullmatch(r"\s*(0?\.[0-9]+|1\.0*)\s*", value):
         value = float(value)

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from lgm import LgmError
+
 from .errors import ConfigError
 from .planning import save_trace
 from .session import disable, is_enabled
@@ -123,7 +125,7 @@ def _say_goodbye(trace: str | None) -> None:
         try:
             saved = save_trace(trace)
             print(f"vtensor: wrote {trace}: {saved.operations} operations, {saved.tensors} tensors", file=sys.stderr)
-        except (RuntimeError, OSError) as error:
+        except (RuntimeError, OSError, LgmError) as error:
             print(f"vtensor: {trace} was not written: {error}", file=sys.stderr)
     print(memory_summary(), file=sys.stderr)
     disable()

@@ -18,6 +18,7 @@ import numpy as np
 
 import lgm
 from lgm.mapping import away_at_turn
+from lgm.model import HOST_COSTS
 
 from . import native
 from .config import Config, format_bytes
@@ -35,6 +36,7 @@ __all__ = [
     "step",
     "stop_planner",
     "wait_for_plan",
+    "why_no_plan",
 ]
 
 log = logging.getLogger("vtensor")
@@ -42,10 +44,6 @@ _planner: Planner | None = None
 
 # Until enough was copied to know: what a PCIe 3.0 x16 slot carries.
 _ASSUMED_SPEED = 12e9
-# Seconds a copy thread may wait for a processor that computes.
-_JITTER_SECONDS = 4e-3
-# Seconds a chunk's mapping takes on the host device (DESIGN.md has the measurement).
-_SWITCH_SECONDS = 8e-6
 
 
 class Planner:
@@ -61,6 +59,7 @@ class Planner:
         self._work: threading.Thread | None = None
         self.wanted = False  # somebody wants a trace, whatever the policy
         self.prediction: lgm.Prediction | None = None
+        self.why_not = ""  # why there is no plan, for people
         self._before: dict[str, Any] = {}
         self._now: dict[str, Any] = {}
 
@@ -95,19 +94,27 @@ class Planner:
         self.boundary()
 
     def boundary(self) -> None:
-        """An iteration ends here and the next begins."""
+        """An iteration ends here and the next begins. Never raises: this runs inside the program's optimizer step."""
         if not self.plans and not self.wanted:
             return
+        try:
+            self._boundary()
+        except Exception:  # another thread may have ended the session meanwhile
+            log.debug("an iteration went unnoticed", exc_info=True)
+
+    def _boundary(self) -> None:
         repeated = self.module.boundary()
         self._before, self._now = self._now, self.module.snapshot() if self.plans else {}
         if repeated and self.plans and (self._work is None or not self._work.is_alive()):
             raw, device = self.module.recorded_iteration(), self._device()
-            self._work = threading.Thread(target=self._analyze, args=(raw, device), name="vtensor-planner", daemon=True)
-            self._work.start()
+            work = threading.Thread(target=self._analyze, args=(raw, device), name="vtensor-planner", daemon=True)
+            work.start()
+            self._work = work
 
     def change_budget(self, config: Config) -> None:
         """Plans were made for another budget: new ones are made."""
         self.config = config
+        self.prediction, self.why_not = None, ""
         self.module.forget_plans()
 
     def _device(self) -> lgm.Device:
@@ -119,7 +126,7 @@ class Planner:
             return float(self._now[name] - self._before.get(name, 0))
 
         def speed(side: str) -> float:
-            if spent(f"moved_{side}") < 16 * self.config.chunk:
+            if spent(f"moved_{side}") < 16 * self.config.chunk or spent(f"{side}_ns") <= 0:
                 return self.config.link or _ASSUMED_SPEED
             return spent(f"moved_{side}") / (spent(f"{side}_ns") / 1e9)
 
@@ -130,8 +137,7 @@ class Planner:
             speed("out"),
             speed("in"),
             tax=tax,
-            switch=_SWITCH_SECONDS,
-            jitter=_JITTER_SECONDS,
+            **HOST_COSTS,
         )
 
     def _analyze(self, raw: dict[str, Any], device: lgm.Device) -> None:
@@ -139,15 +145,17 @@ class Planner:
             recording = make_recording(raw, self.config.chunk)
             plan = lgm.analyze(recording.trace, device)
         except lgm.InfeasibleError as error:
+            self.why_not = str(error)
             log.info("no plan: %s", error)
             return
         except Exception:  # a plan is advice: whatever goes wrong here, training goes on without it
+            self.why_not = "the analysis failed; the log (VTENSOR_LOG=info) says how"
             log.exception("no plan: the analysis failed")
             return
         if device.budget_chunks != self.config.budget_chunks:
             return  # it changed meanwhile
         install(self.module, plan, recording)
-        self.prediction = plan.prediction
+        self.prediction, self.why_not = plan.prediction, ""
         log.info(
             "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, "
             "step predicted %.3f s (computing %.3f s)",
@@ -267,8 +275,9 @@ def step() -> None:
     inference loops. Once called, optimizer steps are not taken for iterations any more. Does nothing if vtensor is not
     enabled, so that it can stay in a script.
     """
-    if _planner is not None:
-        _planner.step()
+    planner = _planner
+    if planner is not None:
+        planner.step()
 
 
 def record() -> None:
@@ -286,16 +295,24 @@ def record() -> None:
 
 def prediction() -> tuple[float, int]:
     """Seconds of a step and bytes held that the newest plan promises; zeros without one."""
-    if _planner is None or _planner.prediction is None:
+    planner = _planner
+    p = None if planner is None else planner.prediction
+    if planner is None or p is None:
         return 0.0, 0
-    p = _planner.prediction
-    return p.step_seconds, p.peak_chunks * _planner.config.chunk
+    return p.step_seconds, p.peak_chunks * planner.config.chunk
+
+
+def why_no_plan() -> str:
+    """The reason, if the newest analysis found none; else empty."""
+    planner = _planner
+    return "" if planner is None else planner.why_not
 
 
 def wait_for_plan() -> None:
     """Wait until the analysis under way, if any, is done; its plan is followed from the next boundary on."""
-    if _planner is not None and _planner._work is not None:
-        _planner._work.join()
+    planner = _planner
+    if planner is not None and planner._work is not None:
+        planner._work.join()
 
 
 def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:

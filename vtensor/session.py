@@ -156,10 +156,14 @@ def enable(
             return
         config = make_config(budget, **given)
         if plan is not None and config.policy != "plan":
-            raise ConfigError(f"plan= and policy={config.policy!r} contradict each other; leave policy= out")
+            raise ConfigError(f"plan= and policy={config.policy!r} contradict each other; leave the policy out")
         checked = None if plan is None else check_plan(plan, config)
         _start(config)
-        start_planner(config, checked)
+        try:
+            start_planner(config, checked)
+        except BaseException:
+            _stop()
+            raise
         _active = config
     log.info(
         "enabled: budget %s in chunks of %s, host store %s in %s, %s by %s",
@@ -178,10 +182,7 @@ def disable() -> None:
     with _lock:
         if _active is None:
             return
-        stop_planner()
-        close_doors()
-        restore_foreach()
-        native.load().stop()
+        _stop()
         _active = None
     log.info("disabled")
 
@@ -213,7 +214,7 @@ def _check_device(device: str) -> None:
     if torch.cuda.is_available():
         raise UnsupportedDeviceError(
             "this version of vtensor manages CPU tensors only, and torch sees a GPU here; "
-            "pass device='cpu' to manage the CPU tensors of this process"
+            "pass device='cpu' (vtensor run --device cpu) to manage the CPU tensors of this process"
         )
     if device == "cuda":
         raise UnsupportedDeviceError("device='cuda': torch sees no GPU here (torch.cuda.is_available() is False)")
@@ -241,6 +242,13 @@ def _start(config: Config) -> None:
     open_doors(module)
     # Half the budget: the other half is for what the loop around these calls keeps in use.
     cut_foreach(module, lambda: active_config().budget // 2)
+
+
+def _stop() -> None:
+    stop_planner()
+    close_doors()
+    restore_foreach()
+    native.load().stop()
 
 
 def _change(active: Config, budget: int | float | str | None, given: dict[str, Any]) -> None:

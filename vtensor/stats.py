@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .config import format_bytes
-from .planning import prediction
+from .planning import prediction, why_no_plan
 from .session import active_config, core
 
 __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
@@ -27,9 +27,12 @@ def memory_stats() -> dict[str, Any]:
     - ``absent_bytes``: tensor bytes whose only place is the host store
     - ``borrowed_bytes``: of these, used in place
     - ``unmanaged_bytes``: tensors smaller than ``min_size``, in torch's own memory
-    - ``held_bytes`` (current and peak only): chunks held by tensors; never above ``budget_bytes``
-    - ``used_bytes`` (peak only): the same without freed memory that waits to be used again
+    - ``held_bytes`` (current and peak only): all chunks held; never above ``budget_bytes``
+    - ``used_bytes`` (current and peak only): of these, held by tensors; the others are freed memory that waits, mapped,
+      for a tensor of its size
     - ``host_bytes`` (current and peak only): slots in use in the host store
+
+    Settings: ``budget_bytes``, ``host_capacity_bytes``, ``chunk_bytes``.
 
     The rest are totals: ``moved_out_bytes``, ``moved_in_bytes``, ``evictions`` (vTensors copied out), ``discards``
     (vTensors that left for free), ``cancels``, ``faults`` (reads outside operations), ``oversize`` (operations larger
@@ -38,7 +41,8 @@ def memory_stats() -> dict[str, Any]:
     Of plans: ``iterations`` seen, ``planned_iterations`` (followed a plan from end to end), ``deviations`` (left one),
     ``plans`` made, ``predicted_step_seconds`` and ``predicted_bytes`` (what the newest plan promises of step time and
     ``used_bytes``; 0 without one), ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time, and
-    not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying beside computing, and while waited for).
+    not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying beside computing, and while waited for; the
+    latter is ``wait_seconds`` by another name).
 
     Raises
     ------
@@ -52,10 +56,10 @@ def memory_stats() -> dict[str, Any]:
     for name in _AMOUNTS:
         stats.update({f"{name}.{key}": value for key, value in shot[name].items()})
     stats.update({f"unmanaged_bytes.{key}": value for key, value in module.unmanaged().items()})
-    stats["held_bytes.current"] = (shot["held_chunks"] - shot["cached_chunks"]) * chunk
+    stats["held_bytes.current"] = shot["held_chunks"] * chunk
     stats["held_bytes.peak"] = shot["peak_held_chunks"] * chunk
+    stats["used_bytes.current"] = (shot["held_chunks"] - shot["cached_chunks"]) * chunk
     stats["used_bytes.peak"] = shot["peak_used_chunks"] * chunk
-    stats["cached_bytes.current"] = shot["cached_chunks"] * chunk
     stats["host_bytes.current"] = shot["slots_used"] * chunk
     stats["host_bytes.peak"] = shot["slots_peak"] * chunk
     stats["budget_bytes"] = shot["budget_chunks"] * chunk
@@ -122,7 +126,8 @@ def memory_summary() -> str:
 
 def _plan_note(s: dict[str, Any]) -> str:
     if not s["plans"]:
-        return ""
+        why = why_no_plan()
+        return f"no plan: {why}" if why else ""
     hidden, exposed = s["hidden_copy_seconds"], s["exposed_copy_seconds"]
     share = hidden / (hidden + exposed) if hidden + exposed > 0 else 1.0
     return f"{s['deviations']} left their plan; {share:.0%} of copying hidden; {s['late_arrivals']} late arrivals"
