@@ -108,6 +108,30 @@ TEST(threads_share_a_budget_below_their_working_sets) { run_threads(5, false, 0,
 TEST(threads_share_a_file) { run_threads(24, true, 0, 1500); }
 TEST(threads_share_a_slow_link) { run_threads(24, false, 200e6, 1500); }
 
+TEST(the_budget_changes_while_threads_work) {
+  auto engine = make_engine(24, false, 400e6);
+  std::atomic<int> running{4};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      work(*engine, t, 1500);
+      --running;
+    });
+  }
+  for (std::size_t k = 0; running > 0; ++k) {
+    try {
+      engine->resize(k % 2 == 0 ? 24 + 8 * (k % 40) : 24);
+    } catch (const OutOfMemory&) {  // all pinned just now: the old budget stays
+    }
+    CHECK(engine->validate().empty());
+    usleep(300);
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(engine->snapshot().ranges == 0);
+  engine->detach();
+  CHECK(engine->drained());
+}
+
 TEST(a_copy_under_way_is_cancelled_when_its_tensor_is_used_or_freed) {
   // 4 KiB at 400 KB/s: a copy takes 10 ms, so the eviction below is surely under way when the tensor is wanted.
   auto engine = make_engine(4, false, 400e3);

@@ -1,6 +1,9 @@
 // Iterations where threads meet: several run them under one budget, each may become the recorded one at any moment, and plans are
 // installed and forgotten meanwhile. Run under ThreadSanitizer and AddressSanitizer by `make sanitize`.
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -8,6 +11,7 @@
 #include "check.h"
 #include "driver_host.h"
 #include "engine.h"
+#include "registry.h"
 #include "thread_state.h"
 
 using namespace vt;
@@ -17,10 +21,13 @@ namespace {
 constexpr Bytes kChunk = 4096;
 constexpr std::uint32_t kTensors = 4;  // a forward pass makes them, a backward pass uses and frees them in reverse
 
-std::unique_ptr<Engine> make_engine(std::size_t budget) {
+Engine& begin_session(std::size_t budget) {
   EngineConfig config;
   config.budget_chunks = budget;
-  return std::make_unique<Engine>(std::make_unique<HostDriver>(kChunk, 0), make_ram_store(kChunk, 4096 * kChunk), config);
+  Engine* engine =
+      adopt(std::make_unique<Engine>(std::make_unique<HostDriver>(kChunk, 0), make_ram_store(kChunk, 4096 * kChunk), config));
+  begin_recording();
+  return *engine;
 }
 
 // What torch_observer.cpp does around an operation: a row, its uses, the kernel, its end.
@@ -105,65 +112,62 @@ std::unique_ptr<Plan> make_plan() {
   return plan;
 }
 
-void finish(std::unique_ptr<Engine> engine) {
+void end_session(Engine& engine) {
   stop_recording();
-  begin_recording();
-  const Snapshot shot = engine->snapshot();
+  const Snapshot shot = engine.snapshot();
   CHECK(shot.ranges == 0 && shot.slots_used == 0);
-  engine->detach();
-  CHECK(engine->drained());
+  retire_current();
+  CHECK(engine.drained());
+  CHECK(end_iteration(engine) == Finding::nothing);  // too late: not even looked at
 }
 
 }  // namespace
 
 TEST(a_plan_is_followed_from_the_next_boundary_on) {
-  begin_recording();
-  auto engine = make_engine(6);  // the peak is 8
-  end_iteration(*engine);
-  iterate(*engine, 1);
-  CHECK(end_iteration(*engine) == Finding::nothing);
-  iterate(*engine, 1);
-  CHECK(end_iteration(*engine) == Finding::repeated);
+  Engine& engine = begin_session(6);  // the peak is 8
+  end_iteration(engine);
+  iterate(engine, 1);
+  CHECK(end_iteration(engine) == Finding::nothing);
+  iterate(engine, 1);
+  CHECK(end_iteration(engine) == Finding::repeated);
   const Recorder recorded = last_iteration();
   CHECK(recorded.rows() == 3 * kTensors && recorded.births().size() == kTensors && recorded.uses().size() == 2 * kTensors);
   CHECK(recorded.hash() == make_plan()->final_hash);
   install_plan(make_plan());
   for (int k = 0; k < 5; ++k) {
-    end_iteration(*engine);
-    iterate(*engine, 1);
+    end_iteration(engine);
+    iterate(engine, 1);
   }
-  end_iteration(*engine);
+  end_iteration(engine);
   const PlanCounters counters = plan_counters();
   CHECK(counters.installed == 1 && counters.planned == 5 && counters.deviations == 0);
-  CHECK(engine->snapshot().counters.prefetches == 2 * 5);
-  finish(std::move(engine));
+  CHECK(engine.snapshot().counters.prefetches == 2 * 5);
+  end_session(engine);
 }
 
 TEST(an_iteration_that_is_another_leaves_the_plan_and_returns_at_the_next_boundary) {
-  begin_recording();
-  auto engine = make_engine(6);
+  Engine& engine = begin_session(6);
   install_plan(make_plan());
-  end_iteration(*engine);
-  iterate(*engine, 1);
-  end_iteration(*engine);
-  release(*engine, make(*engine, 5));  // too short to be one
-  end_iteration(*engine);
-  iterate(*engine, 1);
-  end_iteration(*engine);
+  end_iteration(engine);
+  iterate(engine, 1);
+  end_iteration(engine);
+  release(engine, make(engine, 5));  // too short to be one
+  end_iteration(engine);
+  iterate(engine, 1);
+  end_iteration(engine);
   CHECK(plan_counters().planned == 2 && plan_counters().deviations == 1);
-  finish(std::move(engine));
+  end_session(engine);
 }
 
 TEST(threads_take_iterations_over_from_each_other) {
-  begin_recording();
-  auto engine = make_engine(16);
+  Engine& engine = begin_session(16);
   std::vector<std::thread> threads;
   std::atomic<int> running{4};
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       for (int k = 0; k < 400; ++k) {
-        iterate(*engine, static_cast<char>(10 * t));
-        if (k % 3 == 0) end_iteration(*engine);
+        iterate(engine, static_cast<char>(10 * t));
+        if (k % 3 == 0) end_iteration(engine);
       }
       --running;
     });
@@ -178,11 +182,39 @@ TEST(threads_take_iterations_over_from_each_other) {
     CHECK(recorded.end_ns() >= before);
     install_plan(make_plan());
     if (plan_counters().installed % 16 == 0) forget_plans();
-    CHECK(engine->validate().empty());
+    CHECK(engine.validate().empty());
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(plan_counters().iterations > 500);
-  finish(std::move(engine));
+  end_session(engine);
+}
+
+TEST(a_child_of_a_fork_is_not_held_up_by_what_threads_did) {
+  Engine& engine = begin_session(16);
+  std::atomic<bool> stop{false};
+  std::thread trains([&] {
+    while (!stop) {
+      iterate(engine, 3);
+      end_iteration(engine);
+      install_plan(make_plan());
+    }
+  });
+  for (int k = 0; k < 20; ++k) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);  // held up for good, it would be killed
+      plan_counters();
+      forget_plans();
+      operator_id("new in the child");
+      CHECK(!recorded(this_thread()));
+      _exit(0);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  stop = true;
+  trains.join();
+  end_session(engine);
 }
 
 int main() { return run_native_tests(); }
