@@ -11,7 +11,7 @@ from typing import Any
 import lgm
 from lgm.bounds import least_seconds, least_seconds_in_windows
 from lgm.lifetimes import analyze_lifetimes
-from lgm.report import moves_of_plan
+from lgm.schedule import moves_of_plan
 from lgm.simulate import run_on_demand
 from vtensor.demo.show import Worker, measure_peak
 from vtensor.demo.workloads import WORKLOADS

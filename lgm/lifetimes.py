@@ -118,8 +118,8 @@ def analyze_lifetimes(trace: Trace) -> Lifetimes:
     born, died = trace.tensor_born, trace.tensor_died
     begin = np.maximum(born, 0)
     end = np.where(died >= 0, died, n - 1)
-    end = np.where((born >= 0) & (died >= 0) & (died < born), end + n, end)
-    persists = (born < 0) & (died < 0)
+    end = np.where(trace.wraps, end + n, end)
+    lasting = trace.lasting
     live = cover(n, begin, end + 1, chunks)
 
     cut = _cut(trace)
@@ -145,7 +145,7 @@ def analyze_lifetimes(trace: Trace) -> Lifetimes:
     heads[1:] = segment[1:] != segment[:-1]
     tails = np.roll(heads, -1)
     head_of = np.flatnonzero(heads)
-    lives_on = persists[cut.tensor[segment]]
+    lives_on = lasting[cut.tensor[segment]]
     dies = end[cut.tensor[segment]] + 1
     following = np.roll(time, -1)
     first_time = np.repeat(time[head_of], np.diff(np.append(head_of, events)))
@@ -174,7 +174,7 @@ def analyze_lifetimes(trace: Trace) -> Lifetimes:
     # Segments nobody uses at all.
     idle = np.flatnonzero(~np.isin(np.arange(len(cut.tensor)), segment))
     begun = begin[cut.tensor[idle]]
-    finish = np.where(persists[cut.tensor[idle]], begun + n, end[cut.tensor[idle]] + 1)
+    finish = np.where(lasting[cut.tensor[idle]], begun + n, end[cut.tensor[idle]] + 1)
     none = np.zeros_like(idle)
     pieces.append((idle, begun, finish, none, none - 1, none))
     segment, start, stop, returns, epoch, rank = (np.concatenate(part) for part in zip(*pieces, strict=True))

@@ -110,9 +110,7 @@ def layers(trace: Trace, device: Device, life: Lifetimes, moves: Moves) -> Itera
     place: dict[tuple[int, int], int] = {}
     free = list(range(device.budget_chunks - 1, -1, -1))
     left_by: dict[int, tuple[int, int]] = {}
-    started = np.flatnonzero(
-        (trace.tensor_born < 0) | ((trace.tensor_died >= 0) & (trace.tensor_died < trace.tensor_born))
-    )
+    started = np.flatnonzero((trace.tensor_born < 0) | trace.wraps)
     tensor_of = life.gaps.tensor
     rows: list[list[tuple[int, str, int, int, int]]] = [[] for _ in range(n)]
     for k, op in enumerate(moves.out_op.tolist()):

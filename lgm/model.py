@@ -132,6 +132,16 @@ class Trace:
         return -(-self.tensor_bytes // self.chunk_bytes)
 
     @property
+    def lasting(self) -> NDArray[np.bool_]:
+        """[m] Older than the iteration, and still there after it: weights and what belongs to them."""
+        return (self.tensor_born < 0) & (self.tensor_died < 0)
+
+    @property
+    def wraps(self) -> NDArray[np.bool_]:
+        """[m] Born in one iteration and freed in the next, at an earlier operation: gradients that are zeroed then."""
+        return (self.tensor_born >= 0) & (self.tensor_died >= 0) & (self.tensor_died < self.tensor_born)
+
+    @property
     def seconds(self) -> float:
         """Length of the iteration if no copy is ever waited for."""
         return float(self.op_ns.sum()) / 1e9

@@ -20,64 +20,19 @@ from .lifetimes import Lifetimes, analyze_lifetimes
 from .mapping import layers, occupied
 from .model import Device, LgmError, Plan, Trace
 from .planner import Switches, analyze
-from .schedule import Moves
+from .schedule import Moves, moves_of_plan
 from .simulate import Timeline, run_on_demand, run_plan
 from .units import format_bytes, format_seconds
 
-__all__ = ["draw", "fit", "graph", "moves_of_plan", "perfetto", "summary", "table", "trace_summary"]
+__all__ = ["draw", "fit", "graph", "perfetto", "summary", "table", "trace_summary"]
 
 _FEW = 8000  # operations
-
-
-def moves_of_plan(plan: Plan, life: Lifetimes | None = None) -> tuple[Lifetimes, Moves]:
-    """The moves of a plan as the simulator wants them: each with its gap, and bytes where it copies."""
-    trace = plan.trace
-    life = life or analyze_lifetimes(trace)
-    gaps, n = life.gaps, trace.operations
-    by_start: dict[tuple[int, int], list[int]] = {}
-    by_stop: dict[tuple[int, int], list[int]] = {}
-    for g, (t, a, b) in enumerate(zip(gaps.tensor.tolist(), gaps.start.tolist(), gaps.stop.tolist(), strict=True)):
-        by_start.setdefault((t, a), []).append(g)
-        by_stop.setdefault((t, b % n), []).append(g)
-
-    def gap_of(table: dict[tuple[int, int], list[int]], tensor: int, op: int, first: int) -> int:
-        for g in table.get((tensor, op), []):
-            if gaps.first[g] <= first < gaps.first[g] + gaps.chunks[g]:
-                return g
-        raise LgmError(f"the plan moves tensor {tensor} at operation {op}, where no gap begins or ends")
-
-    out = [
-        gap_of(by_start, *key)
-        for key in zip(plan.out_tensor.tolist(), plan.out_op.tolist(), plan.out_first.tolist(), strict=True)
-    ]
-    back = [
-        gap_of(by_stop, *key)
-        for key in zip(plan.in_tensor.tolist(), plan.in_need.tolist(), plan.in_first.tolist(), strict=True)
-    ]
-    out_gap, in_gap = np.array(out, dtype=np.int64), np.array(back, dtype=np.int64)
-
-    def size(tensor: Any, first: Any, last: Any) -> Any:
-        return np.minimum(last * trace.chunk_bytes, trace.tensor_bytes[tensor]) - first * trace.chunk_bytes
-
-    # What left before in the same epoch leaves for free.
-    out_bytes = size(plan.out_tensor, plan.out_first, plan.out_last)
-    reached: dict[int, int] = {}
-    for k in np.lexsort((plan.out_first, gaps.rank[out_gap])).tolist():
-        epoch = int(gaps.epoch[out_gap[k]])
-        if epoch < 0 or plan.out_last[k] <= reached.get(epoch, 0):
-            out_bytes[k] = 0
-        reached[epoch] = max(reached.get(epoch, 0), int(plan.out_last[k]))
-    in_bytes = size(plan.in_tensor, plan.in_first, plan.in_last)
-    return life, Moves(
-        plan.out_op, out_gap, plan.out_first, plan.out_last, out_bytes,
-        plan.in_op, in_gap, plan.in_first, plan.in_last, in_bytes, plan.in_need,
-    )  # fmt: skip
 
 
 def trace_summary(trace: Trace) -> str:
     """What a trace holds, in a few lines."""
     life = analyze_lifetimes(trace)
-    lasting = (trace.tensor_born < 0) & (trace.tensor_died < 0)
+    lasting = trace.lasting
     rows = [
         ("operations", str(trace.operations)),
         (

@@ -1,6 +1,6 @@
 """When each copy begins: out as soon as the gap opens, in as late as is safe.
 
-Covers: moves with their operations, for a given choice of gaps.
+Covers: moves with their operations, for a given choice of gaps or from a finished plan.
 Leaves: the choice itself (``choice``), and what the moves cost in time (``simulate``).
 
 The incoming lane is filled from the last deadline backwards (earliest-deadline order in reverse): each arrival ends
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .lifetimes import Lifetimes, cover
-from .model import Device, Floats, Ints, Trace
+from .lifetimes import Lifetimes, analyze_lifetimes, cover
+from .model import Device, Floats, Ints, LgmError, Plan, Trace
 
-__all__ = ["Moves", "nominal", "schedule"]
+__all__ = ["Moves", "moves_of_plan", "nominal", "schedule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +179,45 @@ def _take(room: Ints, a: int, b: int, n: int, amount: int) -> None:
     room[a : min(b, n)] -= amount
     if b > n:
         room[: b - n] -= amount
+
+
+def moves_of_plan(plan: Plan, life: Lifetimes | None = None) -> tuple[Lifetimes, Moves]:
+    """The moves of a plan as the simulator wants them: each with its gap, and bytes where it copies."""
+    trace = plan.trace
+    life = life or analyze_lifetimes(trace)
+    gaps, n = life.gaps, trace.operations
+    by_start: dict[tuple[int, int], list[int]] = {}
+    by_stop: dict[tuple[int, int], list[int]] = {}
+    for g, (t, a, b) in enumerate(zip(gaps.tensor.tolist(), gaps.start.tolist(), gaps.stop.tolist(), strict=True)):
+        by_start.setdefault((t, a), []).append(g)
+        by_stop.setdefault((t, b % n), []).append(g)
+
+    def gap_of(table: dict[tuple[int, int], list[int]], tensor: int, op: int, first: int) -> int:
+        for g in table.get((tensor, op), []):
+            if gaps.first[g] <= first < gaps.first[g] + gaps.chunks[g]:
+                return g
+        raise LgmError(f"the plan moves tensor {tensor} at operation {op}, where no gap begins or ends")
+
+    out = [
+        gap_of(by_start, *key)
+        for key in zip(plan.out_tensor.tolist(), plan.out_op.tolist(), plan.out_first.tolist(), strict=True)
+    ]
+    back = [
+        gap_of(by_stop, *key)
+        for key in zip(plan.in_tensor.tolist(), plan.in_need.tolist(), plan.in_first.tolist(), strict=True)
+    ]
+    out_gap, in_gap = np.array(out, dtype=np.int64), np.array(back, dtype=np.int64)
+
+    # What left before in the same epoch leaves for free.
+    out_bytes = _bytes(trace, plan.out_tensor, plan.out_first, plan.out_last)
+    reached: dict[int, int] = {}
+    for k in np.lexsort((plan.out_first, gaps.rank[out_gap])).tolist():
+        epoch = int(gaps.epoch[out_gap[k]])
+        if epoch < 0 or plan.out_last[k] <= reached.get(epoch, 0):
+            out_bytes[k] = 0
+        reached[epoch] = max(reached.get(epoch, 0), int(plan.out_last[k]))
+    in_bytes = _bytes(trace, plan.in_tensor, plan.in_first, plan.in_last)
+    return life, Moves(
+        plan.out_op, out_gap, plan.out_first, plan.out_last, out_bytes,
+        plan.in_op, in_gap, plan.in_first, plan.in_last, in_bytes, plan.in_need,
+    )  # fmt: skip

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .lifetimes import Lifetimes
-from .model import Device, LgmError, Prediction, Trace
+from .model import Device, Ints, LgmError, Prediction, Trace
 from .schedule import Moves
 
 __all__ = ["Timeline", "run_on_demand", "run_plan"]
@@ -105,6 +105,44 @@ class _Lanes:
         return now
 
 
+@dataclass(frozen=True, slots=True)
+class _Balance:
+    """Chunks an iteration takes and gives beside its moves."""
+
+    allocates: Ints
+    """[n] Taken when the operation begins."""
+    frees: Ints
+    """[n] Given when it ends; what is away when its tensor dies gives nothing."""
+    at_turn: int
+    """Held when an iteration begins."""
+    reborn: int
+    """Of tensors that die in an iteration and are born in none: every iteration but the first begins with them anew."""
+    never_again: set[int]
+    """Leaves of weights nobody uses: they happen once."""
+
+
+def _balance(trace: Trace, life: Lifetimes, moves: Moves) -> _Balance:
+    n, chunks, gaps = trace.operations, trace.chunks, life.gaps
+    born, dies = trace.tensor_born, trace.tensor_died >= 0
+    allocates, frees = np.zeros((2, n), dtype=np.int64)
+    np.add.at(allocates, born[born >= 0], chunks[born >= 0])
+    np.add.at(frees, trace.tensor_died[dies], chunks[dies])
+    frees[n - 1] += int(chunks[(born >= 0) & ~dies].sum())
+    left, back = moves.out_last - moves.out_first, moves.in_last - moves.in_first
+    stop, returns = gaps.stop[moves.out_gap], gaps.returns[moves.out_gap]
+    lasting = trace.lasting[gaps.tensor[moves.out_gap]]
+    at_death = (returns == 0) & ~lasting
+    np.add.at(frees, (stop[at_death] - 1) % n, -left[at_death])
+    # At the turn: what is alive but not away over it, and what came early for the next iteration.
+    alive = int(chunks[(born < 0) | trace.wraps].sum())
+    away = int(left[(stop > n) | ((stop == n) & (returns > 0))].sum())
+    early = int(back[moves.in_op > moves.in_need].sum())
+    reborn = int(chunks[(born < 0) & dies].sum())
+    return _Balance(
+        allocates, frees, alive - away + early, reborn, set(np.flatnonzero((returns == 0) & lasting).tolist())
+    )
+
+
 def run_plan(
     trace: Trace, device: Device, life: Lifetimes, moves: Moves, *, cycles: int = 2
 ) -> tuple[Prediction, Timeline]:
@@ -116,29 +154,10 @@ def run_plan(
         If the moves leave an operation without chunks (then the plan is invalid).
     """
     n = trace.operations
-    chunks = trace.chunks
-    gaps = life.gaps
-    born = trace.tensor_born
-    allocates = np.zeros(n, dtype=np.int64)
-    np.add.at(allocates, born[born >= 0], chunks[born >= 0])
-    frees = np.zeros(n, dtype=np.int64)
-    dies = trace.tensor_died >= 0
-    np.add.at(frees, trace.tensor_died[dies], chunks[dies])
-    leaks = (born >= 0) & ~dies
-    frees[n - 1] += int(chunks[leaks].sum())
-    # What is away when its tensor dies frees nothing.
+    books = _balance(trace, life, moves)
+    never = books.never_again
     left, back = moves.out_last - moves.out_first, moves.in_last - moves.in_first
-    stop, returns = gaps.stop[moves.out_gap], gaps.returns[moves.out_gap]
-    never = _never_again(trace, life, moves)
-    at_death = np.flatnonzero(returns == 0)
-    at_death = at_death[~np.isin(at_death, list(never))]
-    np.add.at(frees, (stop[at_death] - 1) % n, -left[at_death])
-    # Resident at the turn: alive, but not away over it; what comes early for the next iteration is there already.
-    alive = int(chunks[born < 0].sum() + chunks[(born >= 0) & dies & (trace.tensor_died < born)].sum())
-    away = int(left[(stop > n) | ((stop == n) & (returns > 0))].sum())
-    early = int(back[moves.in_op > moves.in_need].sum())
-    reborn = int(chunks[(born < 0) & dies].sum())  # what dies but is not born in it begins every iteration
-    lanes = _Lanes(device, device.budget_chunks - (alive - away + early))
+    lanes = _Lanes(device, device.budget_chunks - books.at_turn)
 
     # Moves are in the order of their operations: those of a row lie side by side.
     rows = np.arange(n + 1)
@@ -150,7 +169,7 @@ def run_plan(
     out_count, in_count = left.tolist(), back.tolist()
     out_size, in_size = moves.out_bytes.tolist(), moves.in_bytes.tolist()
     wraps = (moves.in_op > moves.in_need).tolist()
-    seconds, allocate, free = (trace.op_ns / 1e9).tolist(), allocates.tolist(), frees.tolist()
+    seconds, allocate, free = (trace.op_ns / 1e9).tolist(), books.allocates.tolist(), books.frees.tolist()
     now, waited, began = 0.0, 0.0, 0.0
     line = Timeline()
     m = len(in_count)
@@ -159,7 +178,7 @@ def run_plan(
         began, waited = now, 0.0
         line = Timeline()
         lanes.log = line
-        lanes.free -= reborn if cycle > 0 else 0
+        lanes.free -= books.reborn if cycle > 0 else 0
         lanes.least = device.budget_chunks
         for row in range(n):
             arrived = now
@@ -208,13 +227,6 @@ def run_plan(
     line.out = [(a - began, b - began, k, c) for a, b, k, c in line.out]
     line.back = [(a - began, b - began, k % max(m, 1), c) for a, b, k, c in line.back]
     return Prediction(now - began, peak, waited, int(left[moves.out_bytes > 0].sum()), int(back.sum())), line
-
-
-def _never_again(trace: Trace, life: Lifetimes, moves: Moves) -> set[int]:
-    """Leaves of weights nobody uses: they happen once."""
-    gaps = life.gaps
-    lasting = (trace.tensor_born < 0) & (trace.tensor_died < 0)
-    return set(np.flatnonzero((gaps.returns[moves.out_gap] == 0) & lasting[gaps.tensor[moves.out_gap]]).tolist())
 
 
 def run_on_demand(trace: Trace, device: Device, *, whole: bool = False, cycles: int = 2) -> Prediction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from torch import nn
 
 import lgm
 import vtensor
-from vtensor import native
-from vtensor.planning import wait_for_plan
+from vtensor import native, planning
+from vtensor.planning import Planner, wait_for_plan
 
 from .identity import PAGE, check_identity, leaves, same, seeded
 
@@ -118,6 +119,30 @@ def test_batch_sizes_that_take_turns_get_a_plan_each() -> None:
     def program(t: Trainer) -> None:
         for k in range(24):
             t.step(rows=64 if k % 2 else 24)
+
+    planned, stats = run(program)
+    assert stats["plans"] == 2
+    assert gained(planned, 12) == 12, planned
+
+
+def test_a_shape_that_repeats_during_another_analysis_gets_its_plan_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = threading.Event()
+    analyze = lgm.analyze
+
+    def slow(*given: Any) -> lgm.Plan:
+        wait.wait(60)
+        return analyze(*given)
+
+    monkeypatch.setattr("vtensor.planning.lgm.analyze", slow)
+    monkeypatch.setitem(globals(), "wait_for_plan", lambda: None)  # an analysis takes longer than an iteration
+
+    def program(t: Trainer) -> None:
+        for k in range(40):
+            t.step(rows=64 if k % 2 else 24)
+            if k == 12:
+                wait.set()
+            elif k > 12 and vtensor.is_enabled():
+                planning.wait_for_plan()
 
     planned, stats = run(program)
     assert stats["plans"] == 2
@@ -360,6 +385,59 @@ def test_plans_that_do_not_fit_are_refused(trace: Path, tmp_path: Path) -> None:
         assert not vtensor.is_enabled()
     with pytest.raises(vtensor.ConfigError, match="not a plan"):
         vtensor.enable(1 << 28, chunk=PAGE, plan=trace)
+
+
+def test_a_plan_that_cannot_be_installed_leaves_nothing_behind(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.npz"
+    lgm.save_plan(lgm.analyze(lgm.load_trace(trace), lgm.Device(200, 1e9, 1e9)), path)
+
+    def refuse(*_given: Any) -> None:
+        raise RuntimeError("refused")
+
+    monkeypatch.setattr("vtensor.planning.install", refuse)
+    with pytest.raises(RuntimeError, match="refused"):
+        vtensor.enable(200 * PAGE, chunk=PAGE, plan=path)
+    assert not vtensor.is_enabled()
+    monkeypatch.undo()
+    with vtensor.enabled(200 * PAGE, chunk=PAGE, plan=path):
+        assert vtensor.is_enabled()
+
+
+def test_tensors_of_an_earlier_session_may_die_in_a_later_one() -> None:
+    def train(steps: int) -> Trainer:
+        trainer = Trainer()
+        for _ in range(steps):
+            trainer.step()
+        return trainer
+
+    settings: dict[str, Any] = {"chunk": PAGE, "min_size": 1, "host": 1 << 30}
+    with vtensor.enabled(60 * PAGE, **settings):
+        best = train(6)
+    with vtensor.enabled(60 * PAGE, **settings):
+        for steps in range(1, 7):
+            other = Trainer()
+            for _ in range(steps):
+                other.step()
+        best = other  # the first session's tensors are freed while this one records
+        best.step()
+        assert native.load().validate() == ""
+
+
+def test_a_session_that_ends_meanwhile_does_not_break_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with vtensor.enabled(60 * PAGE, chunk=PAGE, min_size=1, host=1 << 30):
+        trainer = Trainer()
+        monkeypatch.setattr(Planner, "_boundary", lambda _self: 1 / 0)
+        trainer.step()
+
+
+def test_a_summary_says_why_there_is_no_plan() -> None:
+    with vtensor.enabled(12 * PAGE, chunk=PAGE, min_size=1, host=1 << 30):
+        trainer = Trainer()
+        for _ in range(6):
+            trainer.step(rows=400)
+        assert "no plan: a budget of" in vtensor.memory_summary()
 
 
 def test_nothing_recorded_is_an_error(tmp_path: Path) -> None:

@@ -203,10 +203,8 @@ def _of_file(plan: lgm.Plan) -> Recording:
     births = births[np.argsort(trace.tensor_born[births], kind="stable")]
     index = np.full(trace.tensors, -1, dtype=np.int64)
     index[births] = np.arange(len(births))
-    wraps = (trace.tensor_born >= 0) & (trace.tensor_died >= 0) & (trace.tensor_died < trace.tensor_born)
-    lasting = (trace.tensor_born < 0) & (trace.tensor_died < 0)
     zeros = np.zeros(trace.tensors, dtype=np.int64)
-    return Recording(trace, births, np.where(wraps, index, -1), zeros, lasting.astype(np.int64))
+    return Recording(trace, births, np.where(trace.wraps, index, -1), zeros, trace.lasting.astype(np.int64))
 
 
 def check_plan(path: str | os.PathLike[str], config: Config) -> lgm.Plan:

@@ -15,7 +15,7 @@ from lgm import Device, Plan, Switches
 from lgm.bounds import least_seconds, least_seconds_in_windows
 from lgm.lifetimes import analyze_lifetimes
 from lgm.mapping import away_at_turn, layers
-from lgm.report import moves_of_plan
+from lgm.schedule import moves_of_plan
 from lgm.simulate import run_on_demand, run_plan
 from lgm.validate import InvalidPlanError, check, validate
 
