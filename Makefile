@@ -4,13 +4,19 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test long lint sanitize bench clean
+.PHONY: demo test test-lgm long lint sanitize bench clean
 
 demo: $(STAMP)
 	$(BIN)/vtensor demo
 
 test: $(STAMP) lint sanitize
 	$(BIN)/python -m pytest
+
+# The planner's own tests where there is nothing but NumPy.
+test-lgm:
+	$(PYTHON) -m venv $(VENV)-lgm
+	$(VENV)-lgm/bin/pip install --quiet --disable-pip-version-check -c constraints.txt numpy pytest
+	$(VENV)-lgm/bin/python -m pytest -c /dev/null -p no:cacheprovider --rootdir . --confcutdir tests/lgm tests/lgm
 
 long: $(STAMP)
 	$(BIN)/python -m pytest -m long --timeout 3600
@@ -32,4 +38,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build *.egg-info tests/native/build
+	rm -rf $(VENV) $(VENV)-lgm build *.egg-info tests/native/build

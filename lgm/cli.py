@@ -7,6 +7,7 @@ Leaves: the work to ``planner``, ``report``, ``validate``.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -212,6 +213,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
+    except BrokenPipeError:  # ... | head: whoever read has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (LgmError, ValueError, OSError) as error:
         print(f"lgm: {error}", file=sys.stderr)
         return 2
