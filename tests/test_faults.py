@@ -150,10 +150,14 @@ def test_keyboard_interrupt_and_going_on() -> None:
         return list(net.parameters())
 
     expected = seeded(lambda: program(False))
-    with vtensor.enabled(40 * PAGE, chunk=PAGE, min_size=1, host=1 << 28):
-        got = seeded(lambda: program(True))
-        gc.collect()
-        assert nothing_is_pinned()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job begins with it ignored
+    try:
+        with vtensor.enabled(40 * PAGE, chunk=PAGE, min_size=1, host=1 << 28):
+            got = seeded(lambda: program(True))
+            gc.collect()
+            assert nothing_is_pinned()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert same(got, expected)
 
 

@@ -93,7 +93,10 @@ def imports_of(source: Path) -> set[str]:
     package = "lgm" if source.parent.name == "lgm" else "vtensor"
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 1 + inside:
-            names |= {node.module.split(".")[0]} if node.module else {alias.name for alias in node.names}
+            given = {node.module.split(".")[0]} if node.module else {alias.name for alias in node.names}
+            folder = ROOT / package
+            modules = {name for name in given if (folder / f"{name}.py").exists() or (folder / name).is_dir()}
+            names |= modules | ({"__init__"} if given - modules else set())
         elif isinstance(node, ast.Import):
             names |= {"__init__" for alias in node.names if alias.name == package}
     return names
