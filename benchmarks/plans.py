@@ -115,6 +115,7 @@ def ablation(link: float, names: tuple[str, ...] = THREE) -> None:
         "all": lgm.Switches(),
         "no reservation": lgm.Switches(reservation="none"),
         "no mapping": lgm.Switches(mapping="none"),
+        "no settling": lgm.Switches(settling="none"),
         "on demand": lgm.Switches(timing="on_demand"),
     }
     rows, steps = [], 11

@@ -77,7 +77,13 @@ def _number(text: str) -> float:
 def _analyze(options: argparse.Namespace) -> int:
     trace = codec.load_trace(options.trace)
     switches = Switches(
-        options.costs, options.choice, options.granularity, options.timing, options.reservation, options.mapping
+        options.costs,
+        options.choice,
+        options.granularity,
+        options.timing,
+        options.reservation,
+        options.mapping,
+        options.settling,
     )
     plan = analyze(trace, _device(options, trace), switches, _Bar())
     if options.output is not None:
@@ -180,6 +186,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--reservation", choices=["auto", "none"], default="auto", help="chunks kept free ahead of demand")
     sub.add_argument("--mapping", choices=["keep", "none"], default="keep", help="reuse of mapped addresses")
+    sub.add_argument(
+        "--settling", choices=["simulated", "none"], default="simulated", help="schedule again by simulated times"
+    )
 
     sub = command("simulate", _simulate, "predict step times with and without a plan")
     sub.add_argument("trace")

@@ -43,6 +43,7 @@ class Switches:
     timing: Literal["just_in_time", "on_demand"] = "just_in_time"
     reservation: Literal["auto", "none"] = "auto"
     mapping: Literal["keep", "none"] = "keep"
+    settling: Literal["simulated", "none"] = "simulated"
 
     def __post_init__(self) -> None:
         allowed = {
@@ -52,6 +53,7 @@ class Switches:
             "timing": ("just_in_time", "on_demand"),
             "reservation": ("auto", "none"),
             "mapping": ("keep", "none"),
+            "settling": ("simulated", "none"),
         }
         for name, names in allowed.items():
             if getattr(self, name) not in names:
@@ -151,7 +153,7 @@ def analyze(trace: Trace, device: Device, switches: Switches | None = None, prog
         say("reservation", 0.1)
         reservation = _reserve(trace, device, life, switches, say)
     say("choice", 0.6)
-    rounds = max(1, min(_ROUNDS, _EFFORT // (4 * trace.operations)))
+    rounds = max(1, min(_ROUNDS, _EFFORT // (4 * trace.operations))) if switches.settling == "simulated" else 1
     found = []
     for k, used in enumerate(_choices(life, device, switches, reservation)[: 2 if rounds == _ROUNDS else 1]):
         say("schedule", 0.7 + 0.1 * k)
@@ -181,7 +183,7 @@ def _reserve(trace: Trace, device: Device, life: Lifetimes, switches: Switches, 
     if life.peak <= device.budget_chunks:
         return 0
     best, least, worse = 0, np.inf, 0
-    rounds = 3 if trace.operations * 40 < _EFFORT else 1
+    rounds = 3 if trace.operations * 40 < _EFFORT and switches.settling == "simulated" else 1
     candidates = [0] + [c for c in (2, 8, 32, 128, 512) if c <= device.budget_chunks // 3]
     for k, reservation in enumerate(candidates):
         used = select(life, device, switches, reservation, improve=False)
