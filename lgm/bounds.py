@@ -59,14 +59,14 @@ def least_seconds_in_windows(trace: Trace, device: Device, life: Lifetimes) -> f
     time = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])[edges]
     begin, end = np.searchsorted(edges, start), np.searchsorted(edges, stop)
     leave = np.where(leave < 0, -1, np.searchsorted(edges, np.maximum(leave, 0)))
-    back = np.where(due >= n, rows, np.searchsorted(edges, np.minimum(due, n - 1) + 1, side="left"))
+    back = np.where(due >= n, rows + 1, np.searchsorted(edges, np.minimum(due, n - 1) + 1))
 
     # `must[r]`: bytes that are away in row r and are back before the window ends; grows as its end moves on.
     may = np.zeros(rows + 1, dtype=np.int64)
     np.add.at(may, begin, held)
     np.add.at(may, end, -held)
     must = away - np.cumsum(may)[:rows]
-    opens, closes, returns = (_by_row(at, rows) for at in (begin, end, np.where(due >= n, rows + 1, back)))
+    opens, closes, returns = (_by_row(at, rows) for at in (begin, end, back))
     gone, padded = np.zeros((2, rows + 1), dtype=np.int64)  # of gaps open in the row, by where they can leave
     out = np.zeros(rows, dtype=np.int64)
     longest = np.zeros(rows + 1)

@@ -1,8 +1,8 @@
 """From a trace and a device to a plan.
 
 Covers: the order of the steps, the reservation, the named switches.
-Leaves: each step to its module. Read this first: ``lifetimes`` -> ``cost`` -> ``choice`` -> ``schedule`` ->
-``simulate`` -> ``mapping``.
+Leaves: each step to its module. Read this first: ``lifetimes`` -> ``cost`` -> ``choice`` -> ``schedule`` <->
+``simulate`` (`settle`) -> ``mapping``.
 """
 
 from __future__ import annotations
@@ -63,6 +63,26 @@ class Switches:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
+@dataclass(frozen=True, slots=True)
+class _Effort:
+    """How often a trace may be simulated."""
+
+    reserving: int
+    """Rounds of settling for each reservation that is tried."""
+    rounds: int
+    """And for the final choice."""
+    thorough: bool
+    """Whether there is time for a second choice and a second haste."""
+
+
+def _effort(trace: Trace, switches: Switches) -> _Effort:
+    if switches.settling == "none":
+        return _Effort(1, 1, thorough=False)
+    n = trace.operations
+    rounds = max(1, min(_ROUNDS, _EFFORT // (4 * n)))
+    return _Effort(3 if 40 * n < _EFFORT else 1, rounds, thorough=rounds == _ROUNDS)
+
+
 def demand(life: Lifetimes, device: Device, reservation: int) -> Ints:
     """[n] Chunks that must be away. Where one operation needs nearly all, the reservation shrinks for it."""
     room = np.maximum(device.budget_chunks - reservation, np.minimum(life.needed, device.budget_chunks))
@@ -95,17 +115,23 @@ def select(life: Lifetimes, device: Device, switches: Switches, reservation: int
 
 
 def settle(
-    trace: Trace, device: Device, life: Lifetimes, switches: Switches, used: Ints, rounds: int
+    trace: Trace,
+    device: Device,
+    life: Lifetimes,
+    switches: Switches,
+    used: Ints,
+    rounds: int,
+    hastes: tuple[float, ...] = _HASTES[:1],
 ) -> tuple[Moves, Prediction]:
     """Schedule a choice by the times of the simulation before, until that gains nothing; the fastest is kept.
 
-    Once with deadlines as simulated, and if there are `rounds` for it once with some of each wait taken off: a deadline
-    that keeps its whole wait has no reason to move, but without them some plans find no rest.
+    `hastes` says how much of each simulated wait deadlines keep: one that keeps its whole wait has no reason to move,
+    but without whole waits some plans find no rest. Each is tried from the beginning.
     """
     unhurried = nominal(trace)
     just_in_time = switches.timing == "just_in_time"
     best: tuple[Moves, Prediction] | None = None
-    for haste in _HASTES if rounds == _ROUNDS else _HASTES[:1]:
+    for haste in hastes:
         begin, worse = unhurried, 0
         for _ in range(rounds):
             moves = schedule(trace, device, life, used, begin=begin, just_in_time=just_in_time)
@@ -148,16 +174,17 @@ def analyze(trace: Trace, device: Device, switches: Switches | None = None, prog
     say("lifetimes", 0.0)
     life = analyze_lifetimes(trace)
     check_feasible(trace, device, life)
+    effort = _effort(trace, switches)
     reservation = 0
     if switches.reservation == "auto":
         say("reservation", 0.1)
-        reservation = _reserve(trace, device, life, switches, say)
+        reservation = _reserve(trace, device, life, switches, effort.reserving, say)
     say("choice", 0.6)
-    rounds = max(1, min(_ROUNDS, _EFFORT // (4 * trace.operations))) if switches.settling == "simulated" else 1
+    hastes = _HASTES if effort.thorough else _HASTES[:1]
     found = []
-    for k, used in enumerate(_choices(life, device, switches, reservation)[: 2 if rounds == _ROUNDS else 1]):
+    for k, used in enumerate(_choices(life, device, switches, reservation, effort.thorough)):
         say("schedule", 0.7 + 0.1 * k)
-        found.append(settle(trace, device, life, switches, used, rounds))
+        found.append(settle(trace, device, life, switches, used, effort.rounds, hastes))
     moves, prediction = min(found, key=lambda each: each[1].step_seconds)
     say("mapping", 0.95)
     keep = np.ones(trace.tensors, dtype=np.int64)
@@ -167,23 +194,25 @@ def analyze(trace: Trace, device: Device, switches: Switches | None = None, prog
     return _plan(trace, device, life, moves, reservation, keep, prediction, switches)
 
 
-def _choices(life: Lifetimes, device: Device, switches: Switches, reservation: int) -> list[Ints]:
-    """The choice of least traffic; and what it was improved from, if that has no more than one percent more."""
-    swept = select(life, device, switches, reservation, improve=False)
+def _choices(life: Lifetimes, device: Device, switches: Switches, reservation: int, thorough: bool) -> list[Ints]:
+    """The choice of least traffic; and if there is time for two, what it was improved from, unless that has more than
+    one percent more.
+    """
     if switches.choice == "sweep" or switches.granularity == "tensor":
-        return [swept]
-    best = select(life, device, switches, reservation, improve=True)
-    if sum(traffic(life.gaps, swept)) > 1.01 * sum(traffic(life.gaps, best)):
-        return [best]
-    return [best, swept]
+        return [select(life, device, switches, reservation, improve=False)]
+    choices = [select(life, device, switches, reservation, improve=True)]
+    if thorough:
+        swept = select(life, device, switches, reservation, improve=False)
+        if sum(traffic(life.gaps, swept)) <= 1.01 * sum(traffic(life.gaps, choices[0])):
+            choices.append(swept)
+    return choices
 
 
-def _reserve(trace: Trace, device: Device, life: Lifetimes, switches: Switches, say: Progress) -> int:
+def _reserve(trace: Trace, device: Device, life: Lifetimes, switches: Switches, rounds: int, say: Progress) -> int:
     """The reservation whose simulated step is shortest; the smallest among equals."""
     if life.peak <= device.budget_chunks:
         return 0
     best, least, worse = 0, np.inf, 0
-    rounds = 3 if trace.operations * 40 < _EFFORT and switches.settling == "simulated" else 1
     candidates = [0] + [c for c in (2, 8, 32, 128, 512) if c <= device.budget_chunks // 3]
     for k, reservation in enumerate(candidates):
         used = select(life, device, switches, reservation, improve=False)
