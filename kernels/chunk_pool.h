@@ -20,6 +20,12 @@ class ChunkPool {
 
   // Takes a free chunk, unmapped; creates one if none is free and the budget allows. out_of_budget otherwise.
   Status acquire(ChunkId* chunk);
+  // Takes this chunk if it is free.
+  bool take(ChunkId chunk);
+  // Creates a chunk beyond the capacity, for an operation that cannot do without. repay() makes it good.
+  Status overdraw(ChunkId* chunk);
+  // Destroys a free chunk that is beyond the capacity. Pre: overdrawn, and nothing may touch or map the chunk any more.
+  Status repay(ChunkId chunk);
   // Gives a chunk back; it stays created and is the next to be taken (its memory is warm). Pre: held, unmapped.
   void release(ChunkId chunk);
   // Changes the budget. When it shrinks, free chunks are destroyed; out_of_budget while more than `capacity`
@@ -32,6 +38,8 @@ class ChunkPool {
   std::size_t held() const noexcept { return held_; }
   std::size_t peak_held() const noexcept { return peak_; }
   std::size_t free() const noexcept { return free_.size(); }
+  const std::vector<ChunkId>& free_chunks() const noexcept { return free_; }
+  std::size_t overdrawn() const noexcept { return overdrawn_; }
   void reset_peak() noexcept { peak_ = held_; }
 
   // Empty, or the invariant that is broken.
@@ -44,6 +52,7 @@ class ChunkPool {
   std::size_t capacity_;
   std::size_t held_ = 0;
   std::size_t peak_ = 0;
+  std::size_t overdrawn_ = 0;  // chunks that exist beyond the capacity
   std::vector<ChunkId> free_;
 };
 

@@ -12,6 +12,13 @@ Status CopyEngine::start(Lane lane, Range& range, std::uint32_t index, const Hos
   return status;
 }
 
+Status CopyEngine::start_in_order(Lane lane, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
+  const Status status = lane == Lane::out ? driver_.copy_out(chunk, place, bytes, ticket)
+                                          : driver_.copy_in(place, chunk, bytes, ticket);
+  if (status.ok()) queues_[index_of(lane)].push_back({*ticket, nullptr, 0, bytes});
+  return status;
+}
+
 std::optional<CopyJob> CopyEngine::collect(Lane lane) {
   auto& jobs = queues_[index_of(lane)];
   if (jobs.empty()) return std::nullopt;

@@ -7,8 +7,12 @@
 //
 // Rules that hold for every implementation:
 //   - A call that returns a status other than ok changed nothing.
-//   - A chunk is mapped at one address at most. Its content travels with it, from mapping to mapping.
-//   - A chunk with a copy under way can be neither mapped nor destroyed; a mapped chunk can not be copied.
+//   - A chunk's content travels with it, from mapping to mapping.
+//   - A device is of one of two kinds. On an *immediate* one an operation has ended when its call returns: there a chunk is
+//     mapped at one address at most, a chunk with a copy under way can be neither mapped nor destroyed, and a mapped chunk can
+//     not be copied. On an *ordered* one (a GPU) work goes on after the call that asked for it: there chunks may be mapped
+//     at several addresses and copied while they are mapped, and the caller keeps the order of what touches them by tickets.
+//     Nothing may be unmapped or destroyed there while work that was asked for may still touch it.
 //   - All calls may come from any thread. map, unmap, protect, map_host, unmap_host are never called by two
 //     threads for the same address at once: the engine's lock sees to that.
 #pragma once
@@ -24,11 +28,12 @@ struct HostPlace {
   std::int64_t offset = 0;   // and this offset in bytes, a multiple of the chunk size
 };
 
-// Names one copy. Each direction is one lane; copies of a lane are done in the order they were asked for.
+// Names a point in the work of a lane: passed when all that was asked of the lane before it is done. Each direction
+// of copying is a lane, whose tickets are its copies; each stream that computes is one too, on devices that have any.
 struct Ticket {
-  enum class Lane : std::uint8_t { out, in };
+  enum class Lane : std::uint8_t { out, in, first_stream, none = 255 };
   Lane lane = Lane::out;
-  std::uint64_t number = 0;  // 1, 2, 3 ... within the lane; 0 names no copy
+  std::uint64_t number = 0;  // 1, 2, 3 ... within the lane; 0 names no point
 };
 
 enum class CopyState : std::uint8_t { pending, done, failed, cancelled };
@@ -97,6 +102,15 @@ class Driver {
   virtual void retire(Ticket ticket) = 0;
   // What a lane has spent on copies so far.
   virtual LaneTimes times(Ticket::Lane lane) const = 0;
+
+  // --- order (ordered devices only; poll and wait serve their tickets too) -----------------------------------
+  virtual bool ordered() const noexcept { return false; }
+  // The lane of a stream that computes, by the device's own name for it. The same stream gets the same lane.
+  virtual Status adopt(void* /*stream*/, Ticket::Lane* /*lane*/) { return {Code::illegal, "adopt", 0}; }
+  // Ends the work asked of a lane so far with a ticket, the next of the lane.
+  virtual Status mark(Ticket::Lane /*lane*/, Ticket* /*ticket*/) { return {Code::illegal, "mark", 0}; }
+  // What is asked of `later` from now on begins when `earlier` is passed. Never waits.
+  virtual Status order(Ticket::Lane /*later*/, Ticket /*earlier*/) { return {Code::illegal, "order", 0}; }
 
   // --- fork ----------------------------------------------------------------------------------------------
   // Called around fork(2) by the forking thread, with no other call under way. The child has no copy threads:

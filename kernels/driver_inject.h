@@ -44,6 +44,10 @@ class InjectDriver final : public Driver {
   CopyState cancel(Ticket ticket) override { return inner_->cancel(ticket); }
   LaneTimes times(Ticket::Lane lane) const override { return inner_->times(lane); }
   void retire(Ticket ticket) override { inner_->retire(ticket); }
+  bool ordered() const noexcept override { return inner_->ordered(); }
+  Status adopt(void* stream, Ticket::Lane* lane) override { return inner_->adopt(stream, lane); }
+  Status mark(Ticket::Lane lane, Ticket* ticket) override { return inner_->mark(lane, ticket); }
+  Status order(Ticket::Lane later, Ticket earlier) override { return inner_->order(later, earlier); }
   void before_fork() override { inner_->before_fork(); }
   void after_fork(bool in_child) override { inner_->after_fork(in_child); }
   LiveHandles live() const override { return inner_->live(); }

@@ -14,17 +14,28 @@ namespace {
 // 2 Mi entries: 4 TiB of addresses with chunks of 2 MiB, 8 GiB with chunks of a page. The table's pages are
 // touched as ranges are made, so its size costs nothing.
 constexpr std::size_t kWindowChunks = std::size_t{1} << 21;
+
+// What is left of a vTensor when its tensor is gone: who still pins it, and where its address leads.
+VTensor emptied(const VTensor& part) {
+  VTensor empty;
+  empty.pins = part.pins;
+  empty.mapped = part.mapped;
+  empty.gone = part.gone;
+  return empty;
+}
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store, const EngineConfig& config)
     : driver_(std::move(driver)),
+      ordered_(driver_->ordered()),
       chunk_bytes_(driver_->chunk_bytes()),
       shift_(static_cast<unsigned>(std::countr_zero(chunk_bytes_))),
       table_entries_(kWindowChunks),
       store_(std::move(store)),
       config_(config),
       pool_(*driver_, config.budget_chunks),
-      copies_(*driver_) {
+      copies_(*driver_),
+      order_(*driver_) {
   const Status status = driver_->reserve(table_entries_ << shift_, &base_);
   if (!status.ok()) {
     throw InvalidUse("cannot reserve " + format_bytes(table_entries_ << shift_) + " of addresses: " + describe(status));
@@ -35,12 +46,13 @@ Engine::Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store,
   table_ = static_cast<std::atomic<Range*>*>(table);  // zero pages are null pointers
   space_ = std::make_unique<AddressSpace>(base_, table_entries_, chunk_bytes_);
   left_by_.resize(config.budget_chunks);
+  if (ordered_) chunk_after_.resize(config.budget_chunks);
   window_bytes_ = table_entries_ << shift_;
 }
 
 Engine::~Engine() { munmap(table_, table_entries_ * sizeof(*table_)); }
 
-void* Engine::allocate(Bytes bytes, const char* operation) {
+void* Engine::allocate(Bytes bytes, const char* operation, Lane stream) {
   Lock lock(mutex_);
   if (detached_) return nullptr;
   if (bytes > table_entries_ << shift_) {
@@ -48,12 +60,14 @@ void* Engine::allocate(Bytes bytes, const char* operation) {
   }
   const auto chunks = static_cast<std::uint32_t>((bytes + chunk_bytes_ - 1) >> shift_);
   ++counters_.allocations;
+  if (ordered_) reap();
   Range* range = cache_.take(chunks);
   if (range != nullptr) {
     ++counters_.reused;
   } else {
-    range = build(lock, chunks, bytes, operation);
+    range = build(lock, chunks, bytes, operation, stream);
   }
+  if (ordered_) start_in_order(*range, stream);
   become_live(*range, bytes, operation);
   note_use();
   return reinterpret_cast<void*>(range->base);
@@ -80,7 +94,7 @@ Range* Engine::new_range(std::uint32_t chunks) {
 void Engine::recycle(Range& range) {
   const std::size_t first = (range.base - base_) >> shift_;
   for (std::size_t i = 0; i < range.chunks; ++i) table_[first + i].store(nullptr, std::memory_order_relaxed);
-  if (range.pinned()) {
+  if (range.pinned() || (ordered_ && !order_.passed(touched_by(range)))) {
     range.life = Life::limbo;
     limbo_.push_back(&range);
   } else {
@@ -89,6 +103,7 @@ void Engine::recycle(Range& range) {
 }
 
 void Engine::retire(Range& range) {
+  if (ordered_) unmap_former(range);
   space_->release(range.base, range.chunks);
   range.life = Life::unused;
   range.parts.reset();
@@ -96,16 +111,22 @@ void Engine::retire(Range& range) {
 }
 
 void Engine::sweep_limbo() {
+  bool older_waits = false;  // on ordered devices: those behind it wait too, most likely, and asking costs
   std::erase_if(limbo_, [&](Range* range) {
-    if (range->pinned()) return false;
+    if (range->pinned() || older_waits) return false;
+    if (ordered_ && !order_.passed(touched_by(*range))) {
+      older_waits = true;
+      return false;
+    }
     retire(*range);
     return true;
   });
 }
 
-Range* Engine::build(Lock& lock, std::uint32_t chunks, Bytes bytes, const char* operation) {
+Range* Engine::build(Lock& lock, std::uint32_t chunks, Bytes bytes, const char* operation, Lane stream) {
   Range* range = new_range(chunks);
   if (range == nullptr) throw OutOfMemory(out_of_memory({Code::failed, "no addresses left", 0}, bytes, operation));
+  range->home = stream;
   for (std::uint32_t index = 0; index < chunks; ++index) {
     const Status status = back_part(lock, *range, index);
     if (!status.ok()) {
@@ -122,7 +143,7 @@ Status Engine::back_part(Lock& lock, Range& range, std::uint32_t index) {
   ChunkId chunk = kNone;
   Status status = take_chunk(lock, range.chunks - index, &chunk);
   if (status.ok()) {
-    status = driver_->map(address_of(range, index), chunk, Access::write);
+    status = ordered_ ? lead_to(range, index, chunk) : driver_->map(address_of(range, index), chunk, Access::write);
     if (!status.ok()) {
       pool_.release(chunk);
       return status;
@@ -130,6 +151,7 @@ Status Engine::back_part(Lock& lock, Range& range, std::uint32_t index) {
     assign(part, chunk);
     part.state = State::resident;
     ++counters_.remaps;
+    if (ordered_) order_.after(range.home, chunk_after_[chunk]);
     return kOk;
   }
   if (status.code != Code::nothing_leaves || config_.oversize == Oversize::raise) return status;
@@ -188,6 +210,7 @@ void Engine::free(void* address, bool keep) noexcept {
   if (range == nullptr || range->life != Life::live || range->base != reinterpret_cast<Address>(address)) {
     fatal("free of an address that is not the start of a live tensor");
   }
+  if (ordered_) note_use_on(range->home, *range);  // what its stream was asked to do so far may still use it
   std::erase_if(graces_, [&](const Use& use) {
     if (use.range != range) return false;
     unpin_parts(use);
@@ -235,22 +258,26 @@ void Engine::release_part(Range& range, std::uint32_t index) {
       counters_.absent_bytes.sub(bytes);
       break;
   }
-  store_->release(part.slot);
-  part = VTensor{.pins = part.pins, .ticket = {}};
+  release_slot(range, part);
+  part = emptied(part);
 }
 
 void Engine::unback(Range& range) {
   for (std::uint32_t i = 0; i < range.chunks; ++i) {
     VTensor& part = range.parts[i];
     if (part.chunk != kNone) {
-      must("unmapping a freed tensor", &Engine::unmap_part, range, i);
+      if (ordered_) {
+        chunk_after_[part.chunk] = uses_of(range);
+      } else {
+        must("unmapping a freed tensor", &Engine::unmap_part, range, i);
+      }
       left_by_[part.chunk] = 0;
       pool_.release(part.chunk);
     } else if (part.slot != kNone) {
       must("unmapping a freed tensor", &Engine::unmap_borrowed, range, i);
       store_->release(part.slot);
     }
-    part = VTensor{.pins = part.pins, .ticket = {}};
+    part = emptied(part);
   }
 }
 
@@ -260,10 +287,12 @@ void Engine::resize(std::size_t budget_chunks) {
   if (drained_) return;
   // Before chunks with new numbers exist: other threads take them as soon as the pool has grown.
   left_by_.resize(std::max(left_by_.size(), budget_chunks));
+  if (ordered_) chunk_after_.resize(std::max(chunk_after_.size(), budget_chunks));
   const Taking taking(*this);
   const std::uint64_t failed_before = failed_copies_;
   for (;;) {
     reap();
+    if (ordered_ && pool_.held() <= budget_chunks) quiesce(lock);  // what is destroyed must not be in use any more
     Status status = pool_.resize(budget_chunks);
     if (status.ok()) break;
     if (failed_copies_ > failed_before + kFailedCopies) {
@@ -271,7 +300,12 @@ void Engine::resize(std::size_t budget_chunks) {
     } else if (status.code == Code::out_of_budget) {
       if (give_up_cached()) continue;
       const std::size_t want = pool_.held() - budget_chunks;
-      if (copies_.under_way(Lane::out) < want) status = evict_some(want - copies_.under_way(Lane::out));
+      if (ordered_) {
+        status = evict_some(want);
+        if (status.ok()) continue;
+      } else if (copies_.under_way(Lane::out) < want) {
+        status = evict_some(want - copies_.under_way(Lane::out));
+      }
       if (const auto ticket = copies_.oldest(Lane::out)) {
         wait_for(lock, *ticket);
         continue;
@@ -297,6 +331,7 @@ void Engine::evict_all() {
 void Engine::detach() {
   Lock lock(mutex_);
   if (detached_) return;
+  if (ordered_) bring_all(lock);
   settle(lock);
   for (const auto& range : records_) {
     if (range->life != Life::live) continue;
@@ -313,7 +348,11 @@ void Engine::detach() {
 void Engine::finish_if_drained(Lock& lock) {
   if (!detached_ || live_ > 0 || waiting_ > 0 || drained_) return;
   settle(lock);
-  while (Range* range = cache_.take_any()) unback(*range);
+  while (Range* range = cache_.take_any()) {
+    unback(*range);
+    if (ordered_) recycle(*range);
+  }
+  if (ordered_) quiesce(lock);
   pool_.trim();
   window_bytes_ = 0;
   if (!driver_->release(base_).ok() || driver_->live().chunks > 0) fatal("an emptied engine still holds memory");

@@ -5,7 +5,8 @@
 // (policy.h), Python (module.cpp).
 //
 // It is implemented in engine.cpp (allocations, budget, end of life), engine_move.cpp (evict, fetch, borrow), engine_use.cpp
-// (operations, faults, exports, fork), engine_plan.cpp (moves a plan asks for), engine_check.cpp (validate() and the messages).
+// (operations, faults, exports, fork), engine_plan.cpp (moves a plan asks for), engine_order.cpp (moves on a device whose work goes
+// on after the call that asked for it), engine_check.cpp (validate() and the messages).
 //
 // Thread-safety: every public call may come from any thread. Lock order: Engine::mutex_, then a driver's own
 // mutexes. Waiting for copies is done with the lock released, and copy threads never take it.
@@ -76,6 +77,8 @@ struct Snapshot {
   std::size_t slots_used = 0, slots_capacity = 0, slots_peak = 0;
   Bytes moved_out = 0, moved_in = 0;
   std::size_t copies_out = 0, copies_in = 0;
+  std::uint64_t host_waits = 0;      // times a thread stood until the device had done something, on ordered devices
+  std::size_t overdrawn_chunks = 0;  // beyond the budget now, on ordered devices
   LaneTimes out_times, in_times;
   LiveHandles handles;
   std::string host_name;
@@ -83,6 +86,8 @@ struct Snapshot {
 
 class Engine {
  public:
+  using Lane = Ticket::Lane;
+
   // Throws InvalidUse if the addresses or the chunks cannot be had.
   Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store, const EngineConfig& config);
   ~Engine();
@@ -91,14 +96,16 @@ class Engine {
 
   // --- allocations (engine.cpp) ---------------------------------------------------------------------------
   // Returns `bytes` (at least 1) of chunk-aligned memory, content unspecified, born split into vTensors; nullptr
-  // once detached. Throws OutOfMemory; nothing changed then. `operation` names who asks, for the message.
-  void* allocate(Bytes bytes, const char* operation = nullptr);
+  // once detached. Throws OutOfMemory; nothing changed then. `operation` names who asks, for the message; `stream` is where
+  // the memory is used first, on ordered devices.
+  void* allocate(Bytes bytes, const char* operation = nullptr, Lane stream = Lane::none);
   // Pre: `address` came from allocate and is live. Never throws. keep: the addresses may stay mapped for another tensor.
   void free(void* address, bool keep = true) noexcept;
   // Grows or shrinks the budget; shrinking evicts what is too much. Throws OutOfMemory if that cannot be done
   // now (pinned vTensors, host store full); nothing is lost then.
   void resize(std::size_t budget_chunks);
-  // Stops managing: whatever is absent is mapped in place, so that live tensors stay valid without an observer.
+  // Stops managing: whatever is absent is mapped in place (brought back, on an ordered device: throws OutOfMemory, and goes on
+  // managing, if the device is full), so that live tensors stay valid without an observer.
   // When the last of them is freed, all memory, addresses and threads are given back.
   void detach();
   bool drained() const noexcept { return drained_.load(); }
@@ -135,6 +142,22 @@ class Engine {
   Use whole(Range& range, bool write) const noexcept { return {&range, 0, range.chunks, write, true}; }
   Use part(Range& range, Bytes from, Bytes to, bool write) const noexcept;
 
+  // --- ordered devices (engine_order.cpp) -----------------------------------------------------------------
+  bool ordered() const noexcept { return ordered_; }
+  // The lane of a stream, by the device's own name for it.
+  Lane stream(void* native);
+  // What `stream` does from now on finds the data of a pinned range in place.
+  void ready_on(Lane stream, const Range& range) {
+    const std::uint64_t ready = range.ready.load();
+    if (!order_.waited_for(stream, ready)) come_after(stream, {Lane::in, ready});
+  }
+  // The operation that pinned the range has been asked of `stream`. Before unpin().
+  void used_on(Lane stream, Range& range) noexcept;
+  // An operation has been asked of `stream`.
+  void pulse(Lane stream) {
+    if (pressed()) order_.pulse(stream);
+  }
+
   // --- plans (engine_plan.cpp) ----------------------------------------------------------------------------
   // Live tensors, oldest first, as `visit` sees them: under the lock, so that no other thread makes one of their records new.
   void living(const std::function<void(std::span<Range* const>)>& visit);
@@ -168,14 +191,13 @@ class Engine {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  using Lane = Ticket::Lane;
   static constexpr std::uint64_t kFailedCopies = 2;  // more in one call, and the host store cannot be written
 
   // engine.cpp
   Range* new_range(std::uint32_t chunks);
   void recycle(Range& range);                          // addresses and record are free again, once nobody pins it
   void retire(Range& range);
-  Range* build(Lock& lock, std::uint32_t chunks, Bytes bytes, const char* operation);
+  Range* build(Lock& lock, std::uint32_t chunks, Bytes bytes, const char* operation, Lane stream);
   Status back_part(Lock& lock, Range& range, std::uint32_t index);  // first chunk (or slot) behind a new vTensor
   void unback(Range& range);                           // takes chunks and slots from a range nobody owns
   void release_part(Range& range, std::uint32_t index);
@@ -225,6 +247,7 @@ class Engine {
   Status own_slot(VTensor& part);
   Status acquire_slot(SlotId* slot);
   void drop_slot(Range& range, std::uint32_t index);   // a clean resident vTensor becomes dirty
+  void release_slot(Range& range, VTensor& part);
   void reap();
   void after_copy_out(const CopyJob& job);
   void after_copy_in(const CopyJob& job);
@@ -243,6 +266,23 @@ class Engine {
   void unpin_parts(const Use& use) noexcept;
   bool release_graces();
   void settle(Lock& lock);                             // no copy under way any more
+
+  // engine_order.cpp
+  void come_after(Lane later, Ticket earlier);
+  Fence uses_of(const Range& range) const;             // and what brings its data
+  Fence touched_by(const Range& range) const;          // and whatever may still touch its addresses
+  void note_use_on(Lane stream, Range& range);
+  void start_in_order(Range& range, Lane stream);      // a tensor begins its life on a stream
+  Status take_in_order(const Range* range, std::uint32_t index, std::size_t want, ChunkId* chunk);
+  Status overdraw(ChunkId* chunk);
+  void repay();
+  Status leave_in_order(Range& range, std::uint32_t index);
+  Status arrive_in_order(Range& range, std::uint32_t index, ChunkId chunk);
+  Status lead_to(Range& range, std::uint32_t index, ChunkId chunk);
+  void unmap_former(Range& range);                     // all that its addresses lead to
+  void quiesce(Lock& lock);                            // nothing is under way, nothing leads to a former chunk
+  void bring_all(Lock& lock);
+  void export_in_order(Lock& lock, Range& range);
 
   // engine_plan.cpp
   struct Arrival {
@@ -263,6 +303,7 @@ class Engine {
   std::string validate_range(const Range& range) const;
 
   std::unique_ptr<Driver> driver_;
+  const bool ordered_;
   const Bytes chunk_bytes_;
   const unsigned shift_;                               // chunk_bytes_ == 1 << shift_
   Address base_ = 0;
@@ -280,6 +321,8 @@ class Engine {
   ChunkPool pool_;
   std::unique_ptr<AddressSpace> space_;
   CopyEngine copies_;
+  StreamOrder order_;
+  std::vector<Fence> chunk_after_, slot_after_;        // ordered devices: what a free chunk's or slot's next owner comes after
   RangeCache cache_;
   std::vector<std::unique_ptr<Range>> records_;        // every record ever made
   std::vector<Range*> unused_;

@@ -24,6 +24,8 @@ Snapshot Engine::snapshot() {
   shot.moved_in = copies_.moved(Lane::in);
   shot.copies_out = copies_.done(Lane::out);
   shot.copies_in = copies_.done(Lane::in);
+  shot.host_waits = order_.waits();
+  shot.overdrawn_chunks = pool_.overdrawn();
   if (!drained_) {
     shot.slots_used = store_->held();
     shot.slots_capacity = store_->capacity();

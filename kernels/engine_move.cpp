@@ -93,6 +93,7 @@ Status Engine::unmap_borrowed(Range& range, std::uint32_t index) {
 // Takes a free chunk, making room if need be. `want`: how many the caller needs in all, so that evictions start
 // together and their copies overlap. The lock may be released meanwhile: states can change.
 Status Engine::take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces) {
+  if (ordered_) return take_in_order(nullptr, 0, want, chunk);
   const Taking taking(*this);
   const std::uint64_t failed_before = failed_copies_;
   for (;;) {
@@ -153,7 +154,7 @@ Range* Engine::choose_victim() const {
   Range* best = nullptr;
   double best_score = -1.0;
   for (Range* range : roster_) {
-    if (range->pins.load() != 0) continue;
+    if (range->pins.load() != 0 || (ordered_ && range->exported)) continue;
     Tick use = range->last_use.load(std::memory_order_relaxed);
     if (range->part_pins != 0 || !range->part_use.empty()) {
       const auto victims = victims_in(*range);
@@ -186,6 +187,7 @@ std::vector<std::uint32_t> Engine::victims_in(const Range& range) const {
 
 // Pre: resident, unpinned, already counted in `missing`.
 Status Engine::leave(Range& range, std::uint32_t index) {
+  if (ordered_) return leave_in_order(range, index);
   return range.parts[index].clean() ? leave_for_free(range, index) : leave_by_copy(range, index);
 }
 
@@ -258,6 +260,7 @@ void Engine::stay(Range& range, std::uint32_t index) {
 
 // Pre: absent or borrowed. On success the vTensor owns `chunk`; else the caller still does.
 Status Engine::arrive(Range& range, std::uint32_t index, ChunkId chunk) {
+  if (ordered_) return arrive_in_order(range, index, chunk);
   VTensor& part = range.parts[index];
   if (part.state == State::borrowed) {
     const Status status = unmap_borrowed(range, index);
@@ -346,15 +349,34 @@ Status Engine::acquire_slot(SlotId* slot) {
 
 void Engine::drop_slot(Range& range, std::uint32_t index) {
   VTensor& part = range.parts[index];
-  must("making a chunk writable", &Engine::protect_part, range, index);
+  if (!ordered_) must("making a chunk writable", &Engine::protect_part, range, index);
+  release_slot(range, part);
+  range.clean.fetch_sub(1);
+}
+
+void Engine::release_slot(Range& range, VTensor& part) {
+  if (ordered_) {  // its next owner writes after this one wrote and was read
+    if (slot_after_.size() <= part.slot) slot_after_.resize(part.slot + 1);
+    slot_after_[part.slot].clear();
+    slot_after_[part.slot].add({Lane::out, part.gone});
+    slot_after_[part.slot].add({Lane::in, range.ready.load()});
+  }
   store_->release(part.slot);
   part.slot = kNone;
-  range.clean.fetch_sub(1);
 }
 
 // --- ends of copies ----------------------------------------------------------------------------------------
 
 void Engine::reap() {
+  if (ordered_) {
+    for (const Lane lane : {Lane::out, Lane::in}) {
+      while (const auto job = copies_.collect(lane)) {
+        if (job->state != CopyState::done) fatal("the device failed a copy: " + describe({Code::failed, "copy", job->error}));
+      }
+    }
+    if (pool_.overdrawn() > 0) repay();
+    return;
+  }
   while (const auto job = copies_.collect(Lane::out)) after_copy_out(*job);
   while (const auto job = copies_.collect(Lane::in)) after_copy_in(*job);
 }

@@ -33,7 +33,7 @@ void Engine::move_by_plan(std::span<const PlannedMove> out, std::span<const Plan
     }
   }
   pump();
-  if (arrivals_.empty()) return;
+  if (arrivals_.empty() || ordered_) return;
   if (pump_ == nullptr && !pump_stops_) {
     try {
       pump_ = new std::thread(&Engine::run_pump, this);
@@ -82,7 +82,9 @@ bool Engine::pump_one(const Arrival& arrival) {
   if (part.state == State::leaving) stay(range, arrival.index);
   if (part.state != State::absent) return true;
   ChunkId chunk = kNone;
-  Status status = pool_.acquire(&chunk);
+  const bool same = ordered_ && pool_.take(part.mapped);  // nothing need be mapped then
+  if (same) chunk = part.mapped;
+  Status status = same ? kOk : pool_.acquire(&chunk);
   while (status.code == Code::out_of_budget && give_up_cached()) status = pool_.acquire(&chunk);
   if (status.code == Code::out_of_budget) return false;
   if (status.ok()) {

@@ -115,7 +115,7 @@ bool Engine::fetch_part(Lock& lock, Range& range, std::uint32_t index, bool writ
     Status status{Code::failed, "", 0};
     if (part.failures < kCopyAttempts) {
       ChunkId chunk = kNone;
-      status = take_chunk(lock, want, &chunk, fetch.keep_graces);
+      status = ordered_ ? take_in_order(&range, index, want, &chunk) : take_chunk(lock, want, &chunk, fetch.keep_graces);
       if (part.state != State::absent && part.state != State::borrowed) {  // another thread was faster
         if (status.ok()) pool_.release(chunk);
         continue;
@@ -129,6 +129,10 @@ bool Engine::fetch_part(Lock& lock, Range& range, std::uint32_t index, bool writ
         ++counters_.failures;
         continue;
       }
+    }
+    if (ordered_) {  // the operation cannot be stopped any more, and would read what is not there
+      fatal(std::string("the device has no memory left for the arguments of ") +
+            (fetch.operation != nullptr ? fetch.operation : "an operation") + ": " + describe(status));
     }
     if (part.state == State::absent) {
       const Status borrowed = borrow(range, index);
@@ -192,6 +196,7 @@ void Engine::export_address(const void* address) {
   Range* range = find(address);
   if (range == nullptr || range->life != Life::live) return;
   if (range->exported && range->missing.load() == 0) return;
+  if (ordered_) return export_in_order(lock, *range);
   for (std::uint32_t i = 0; i < range->chunks; ++i) {
     VTensor& part = range->parts[i];
     if (part.clean()) drop_slot(*range, i);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "residency.h"
+#include "stream_order.h"
 
 namespace vt {
 
@@ -52,6 +53,12 @@ struct Range {
   std::atomic<std::uint32_t> missing{0};  // vTensors not resident, or about to leave
   std::atomic<std::uint32_t> clean{0};    // resident vTensors whose slot is still valid
   std::atomic<Tick> last_use{0};
+
+  // On ordered devices only: what of the work that was asked for may still touch it.
+  Ticket::Lane home = Ticket::Lane::none;  // the stream it was allocated on
+  std::atomic<std::uint64_t> ready{0};     // copy in after which all that is resident holds its data
+  std::atomic<std::uint64_t> used{0};      // the newest use: lane and number of a ticket, packed; 0 for none
+  Fence others;                            // uses by other streams before it
 
   bool pinned() const noexcept { return pins.load() != 0 || part_pins != 0; }
 };

@@ -1,0 +1,266 @@
+// Engine: moves on a device whose work goes on after the call that asked for it (a GPU). See engine.h and stream_order.h.
+//
+// Here a vTensor is absent as soon as its copy out is asked for, and resident as soon as its copy in is: no thread stands. What
+// must wait is the device. Each chunk and each slot that is given up carries a fence, and its next owner comes after it:
+//
+//   - a copy out comes after the uses of its chunk, and after the reads of the slot it writes;
+//   - a copy in comes after the fence of its chunk. That it also comes after the copy that wrote its slot follows: either the
+//     chunk is the one the data left, and its fence lies behind that copy, or the address led elsewhere, and lead_to() saw to it;
+//   - a stream that allocates comes after the fences of the chunks it gets;
+//   - a stream that uses a tensor comes after the copies that brought it.
+//
+// An address keeps leading to a chunk that has left it: mapping costs more than waiting, and the chunk often comes back. Nothing
+// uses an absent vTensor's address, so that nothing reads another's data there. Only when another chunk comes is the old one
+// unmapped, after whatever used it there.
+
+#include <utility>
+
+#include "engine.h"
+
+namespace vt {
+
+namespace {
+constexpr unsigned kLaneBits = 8;
+
+std::uint64_t pack(Ticket ticket) { return ticket.number << kLaneBits | static_cast<std::uint64_t>(ticket.lane); }
+Ticket unpack(std::uint64_t packed) {
+  if (packed == 0) return {};
+  return {static_cast<Ticket::Lane>(packed & ((1u << kLaneBits) - 1)), packed >> kLaneBits};
+}
+}  // namespace
+
+Engine::Lane Engine::stream(void* native) {
+  Lock lock(mutex_);
+  return order_.adopt(native);
+}
+
+void Engine::come_after(Lane later, Ticket earlier) {
+  Lock lock(mutex_);
+  order_.after(later, earlier);
+}
+
+void Engine::used_on(Lane stream, Range& range) noexcept {
+  if (stream == Lane::none) return;
+  const std::uint64_t now = pack(order_.now(stream));
+  std::uint64_t before = range.used.load();
+  while (before == 0 || unpack(before).lane == stream) {
+    if (range.used.compare_exchange_weak(before, now)) return;
+  }
+  Lock lock(mutex_);
+  note_use_on(stream, range);
+}
+
+// The same for any stream: if another one used it last, that is not forgotten.
+void Engine::note_use_on(Lane stream, Range& range) {
+  if (stream == Lane::none) return;
+  const Ticket before = unpack(range.used.exchange(pack(order_.now(stream))));
+  if (before.lane != stream) range.others.add(before);
+}
+
+Fence Engine::uses_of(const Range& range) const {
+  Fence fence = range.others;
+  fence.add(unpack(range.used.load()));
+  fence.add({Lane::in, range.ready.load()});
+  return fence;
+}
+
+Fence Engine::touched_by(const Range& range) const {
+  Fence fence = uses_of(range);
+  for (std::uint32_t i = 0; i < range.chunks; ++i) fence.add({Lane::out, range.parts[i].gone});
+  return fence;
+}
+
+void Engine::start_in_order(Range& range, Lane stream) {
+  order_.after(stream, uses_of(range));  // of the tensor that had its addresses before
+  range.home = stream;
+  range.others.clear();
+  range.used.store(pack(order_.now(stream)));
+}
+
+// --- room ------------------------------------------------------------------------------------------------------------
+
+// Never waits: a chunk is free as soon as its leaving is asked for. `range`, if any: whose vTensor it is for.
+Status Engine::take_in_order(const Range* range, std::uint32_t index, std::size_t want, ChunkId* chunk) {
+  for (;;) {
+    if (range != nullptr && range->parts[index].mapped != kNone && pool_.take(range->parts[index].mapped)) {
+      *chunk = range->parts[index].mapped;
+      return kOk;
+    }
+    Status status = pool_.acquire(chunk);
+    if (status.code != Code::out_of_budget) return status;
+    if (give_up_cached()) continue;
+    status = evict_some(want);
+    if (status.ok()) continue;
+    if (status.code != Code::nothing_leaves || config_.oversize == Oversize::raise) return status;
+    return overdraw(chunk);
+  }
+}
+
+// All is pinned by operations that are being asked for now: this one gets memory beyond the budget, for as long as it must.
+Status Engine::overdraw(ChunkId* chunk) {
+  const Status status = pool_.overdraw(chunk);
+  if (!status.ok()) return {Code::nothing_leaves, status.call, status.error};
+  chunk_after_.resize(std::max<std::size_t>(chunk_after_.size(), *chunk + 1));
+  left_by_.resize(std::max<std::size_t>(left_by_.size(), *chunk + 1));
+  chunk_after_[*chunk].clear();
+  ++counters_.oversize;
+  return kOk;
+}
+
+// Gives back what is beyond the budget and free, and used by nothing any more.
+void Engine::repay() {
+  const std::vector<ChunkId> free = pool_.free_chunks();
+  for (const ChunkId chunk : free) {
+    if (pool_.overdrawn() == 0) return;
+    if (!order_.passed(chunk_after_[chunk])) continue;
+    for (const auto& range : records_) {
+      for (std::uint32_t i = 0; range->parts != nullptr && i < range->chunks; ++i) {
+        VTensor& part = range->parts[i];
+        if (part.mapped != chunk) continue;
+        must("unmapping a chunk", &Engine::unmap_part, *range, i);
+        part.mapped = kNone;
+      }
+    }
+    if (!pool_.repay(chunk).ok()) ++counters_.failures;
+  }
+}
+
+// --- moves -----------------------------------------------------------------------------------------------------------
+
+Status Engine::leave_in_order(Range& range, std::uint32_t index) {
+  VTensor& part = range.parts[index];
+  Fence after = uses_of(range);
+  const bool clean = part.clean();
+  if (clean) {
+    order_.after(Lane::out, after);
+    part.gone = order_.end_of(Lane::out).number;
+    range.clean.fetch_sub(1);
+    ++counters_.discards;
+  } else {
+    SlotId slot = kNone;
+    Status status = acquire_slot(&slot);
+    if (!status.ok()) return status;
+    order_.after(Lane::out, after);
+    if (slot < slot_after_.size()) order_.after(Lane::out, slot_after_[slot]);
+    Ticket copy;
+    status = copies_.start_in_order(Lane::out, part.chunk, store_->place(slot), bytes_in(range, index), &copy);
+    if (!status.ok()) {
+      store_->release(slot);
+      return status;
+    }
+    part.slot = slot;
+    part.gone = copy.number;
+    after.clear();
+    after.add(copy);
+    ++counters_.evictions;
+  }
+  chunk_after_[part.chunk] = std::move(after);
+  take_away(range, index);
+  if (clean) {
+    enter(range, index, Event::discard);
+  } else {
+    enter(range, index, Event::evict);
+    enter(range, index, Event::left);
+  }
+  return kOk;
+}
+
+Status Engine::arrive_in_order(Range& range, std::uint32_t index, ChunkId chunk) {
+  VTensor& part = range.parts[index];
+  Status status = lead_to(range, index, chunk);
+  if (!status.ok()) return status;
+  order_.after(Lane::in, chunk_after_[chunk]);
+  Ticket copy;
+  status = copies_.start_in_order(Lane::in, chunk, store_->place(part.slot), bytes_in(range, index), &copy);
+  if (!status.ok()) return status;
+  assign(part, chunk);
+  range.ready.store(copy.number);
+  enter(range, index, Event::fetch);
+  if (part.write_wanted || range.exported) {
+    release_slot(range, part);
+  } else {
+    range.clean.fetch_add(1);
+  }
+  part.write_wanted = part.planned = false;
+  part.failures = 0;
+  enter(range, index, Event::arrived);
+  note_use();
+  return kOk;
+}
+
+// The address of the vTensor leads to `chunk` from now on.
+Status Engine::lead_to(Range& range, std::uint32_t index, ChunkId chunk) {
+  VTensor& part = range.parts[index];
+  if (part.mapped == chunk) return kOk;
+  if (part.mapped != kNone) {
+    Fence gone;
+    gone.add({Lane::out, part.gone});
+    order_.wait(gone);
+    const Status status = unmap_part(range, index);
+    if (!status.ok()) return status;
+    part.mapped = kNone;
+  }
+  const Status status = driver_->map(address_of(range, index), chunk, Access::write);
+  if (status.ok()) part.mapped = chunk;
+  return status;
+}
+
+void Engine::unmap_former(Range& range) {
+  for (std::uint32_t i = 0; i < range.chunks; ++i) {
+    if (range.parts[i].mapped == kNone) continue;
+    must("unmapping a freed tensor", &Engine::unmap_part, range, i);
+    range.parts[i].mapped = kNone;
+  }
+}
+
+// --- ends ------------------------------------------------------------------------------------------------------------
+
+void Engine::quiesce(Lock& lock) {
+  order_.wait(order_.everything());
+  settle(lock);
+  sweep_limbo();
+  for (const auto& range : records_) {
+    for (std::uint32_t i = 0; range->parts != nullptr && i < range->chunks; ++i) {
+      VTensor& part = range->parts[i];
+      if (part.mapped == kNone || part.mapped == part.chunk) continue;
+      must("unmapping a former chunk", &Engine::unmap_part, *range, i);
+      part.mapped = kNone;
+    }
+  }
+}
+
+// Everything absent comes back, beyond the budget if need be.
+void Engine::bring_all(Lock& lock) {
+  for (const auto& range : records_) {
+    if (range->life != Life::live) continue;
+    for (std::uint32_t i = 0; i < range->chunks; ++i) {
+      if (range->parts[i].state != State::absent) continue;
+      ChunkId chunk = kNone;
+      Status status = pool_.acquire(&chunk);
+      if (status.code == Code::out_of_budget && give_up_cached()) status = pool_.acquire(&chunk);
+      if (status.code == Code::out_of_budget) status = overdraw(&chunk);
+      if (status.ok()) status = arrive(*range, i, chunk);
+      if (!status.ok()) {
+        throw OutOfMemory("cannot stop managing memory: " + describe(status) + " while " +
+                          format_bytes(counters_.absent_bytes.current) +
+                          " of live tensors wait in the host store. Free some of them first. Nothing was lost.");
+      }
+    }
+  }
+  order_.wait(order_.everything());
+  settle(lock);
+}
+
+// Whoever has the address may read it at any time on any stream: it stays where it is, and its data is there now.
+void Engine::export_in_order(Lock& lock, Range& range) {
+  const Use use{&range, 0, range.chunks, true, false};
+  range.exported = true;
+  pin_parts(use);
+  fetch(lock, {&use, 1}, {"an address given away"});
+  unpin_parts(use);
+  Fence brought;
+  brought.add({Lane::in, range.ready.load()});
+  order_.wait(brought);
+}
+
+}  // namespace vt

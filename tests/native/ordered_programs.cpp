@@ -1,0 +1,242 @@
+// The engine over a device whose work happens late: random programs on several streams, and every value checked by the kernels
+// themselves, when they run. A missing wait, a chunk that is used again too early and an unmapping in flight all show up here;
+// tests/test_mutations.py breaks the engine in each of these ways and wants this program to notice.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "check.h"
+#include "engine.h"
+#include "late_driver.h"
+
+using namespace vt;
+
+namespace {
+
+constexpr Bytes kChunk = 4 << 10;
+using Lane = Ticket::Lane;
+
+struct Tensor {
+  Range* range;
+  std::uint64_t serial;
+  char* data;
+  std::uint64_t value = 0;  // what the kernels that were asked for so far leave in it; 0: nothing was written yet
+  Lane last = Lane::none;
+};
+
+// A program and its device. Kernels check what they read when they run; what is wrong is counted.
+class Program {
+ public:
+  Program(std::uint32_t seed, std::size_t budget, std::size_t streams = 2) : random_(seed), budget_(budget) {
+    auto driver = std::make_unique<LateDriver>(kChunk, 4 * budget + 64, seed + 1, complaints_);
+    late_ = driver.get();
+    EngineConfig config;
+    config.budget_chunks = budget;
+    engine_ = std::make_unique<Engine>(std::move(driver), make_ram_store(kChunk, 4096 * kChunk), config);
+    for (std::size_t i = 0; i < streams; ++i) streams_.push_back(engine_->stream(reinterpret_cast<void*>(0x1000 + i)));
+  }
+
+  std::size_t draw(std::size_t below) { return random_() % below; }
+  Lane any_stream() { return streams_[draw(streams_.size())]; }
+  const Tensor& tensor(std::size_t index) const { return tensors_.at(index); }
+  Engine& engine() { return *engine_; }
+  LateDriver& late() { return *late_; }
+
+  Tensor& allocate(std::size_t chunks, Lane stream) {
+    auto* data = static_cast<char*>(engine_->allocate(chunks * kChunk - draw(kChunk / 2), "test", stream));
+    Range* range = engine_->find(data);
+    tensors_.push_back({range, range->serial, data, 0, stream});
+    return tensors_.back();
+  }
+
+  // A new tensor that a kernel fills.
+  std::size_t fresh(std::size_t chunks, Lane stream) {
+    allocate(chunks, stream);
+    run(stream, {tensors_.size() - 1}, {true});
+    return tensors_.size() - 1;
+  }
+
+  // As the observer does it: pin, come after what brings the arguments, ask for the work, note the use, unpin.
+  void run(Lane stream, const std::vector<std::size_t>& arguments, const std::vector<bool>& writes) {
+    engine_->tick();
+    std::vector<Use> uses, missing;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      Range& range = *tensors_[arguments[i]].range;
+      (engine_->try_pin(range, writes[i]) ? uses : missing).push_back(engine_->whole(range, writes[i]));
+      if (!missing.empty() && missing.back().range == &range) missing.back().whole = false;
+    }
+    if (!missing.empty()) engine_->pin_and_fetch(missing, "test");
+    uses.insert(uses.end(), missing.begin(), missing.end());
+    for (const Use& use : uses) engine_->ready_on(stream, *use.range);
+    for (std::size_t i = 0; i < arguments.size(); ++i) launch(stream, tensors_[arguments[i]], writes[i]);
+    engine_->pulse(stream);
+    for (const Use& use : uses) {
+      engine_->used_on(stream, *use.range);
+      engine_->unpin(use);
+    }
+  }
+
+  void free(std::size_t index) {
+    engine_->free(tensors_[index].data, draw(2) == 0);
+    tensors_.erase(tensors_.begin() + static_cast<std::ptrdiff_t>(index));
+  }
+
+  void plan(std::size_t leaves, std::size_t arrivals) {
+    const auto moves = [&](std::size_t count) {
+      std::vector<PlannedMove> made;
+      for (std::size_t i = 0; i < count && !tensors_.empty(); ++i) {
+        const Tensor& t = tensors_[draw(tensors_.size())];
+        made.push_back({t.range, t.serial, 0, t.range->chunks});
+      }
+      return made;
+    };
+    engine_->move_by_plan(moves(leaves), moves(arrivals));
+  }
+
+  // One random step of a training program.
+  void step(std::size_t most_tensors) {
+    const std::size_t what = draw(100);
+    if (tensors_.size() < 2 || (what < 15 && tensors_.size() < most_tensors)) {
+      fresh(1 + draw(3), any_stream());
+    } else if (what < 25) {
+      free(draw(tensors_.size()));
+    } else if (what < 32) {
+      plan(1 + draw(2), draw(3));
+    } else if (what == 32 && draw(4) == 0) {
+      engine_->evict_all();
+    } else if (what == 33) {
+      engine_->resize(std::max<std::size_t>(8, budget_ - draw(4)));
+    } else {
+      std::vector<std::size_t> arguments{draw(tensors_.size())};
+      const std::size_t other = draw(tensors_.size());
+      if (other != arguments[0]) arguments.push_back(other);
+      run(any_stream(), arguments, {draw(3) == 0, draw(5) == 0});
+    }
+  }
+
+  void finish() {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) run(tensors_[i].last, {i}, {false});
+    while (!tensors_.empty()) free(tensors_.size() - 1);
+    CHECK(engine_->validate().empty());
+    engine_->detach();
+    CHECK(engine_->drained());  // and the device with it
+    for (const std::string& complaint : complaints_) std::fprintf(stderr, "%s\n", complaint.c_str());
+    CHECK(complaints_.empty());
+  }
+
+  std::size_t wrong() const { return *wrong_; }
+
+ private:
+  void launch(Lane stream, Tensor& tensor, bool write) {
+    if (tensor.last != stream) late_->join(stream, tensor.last);  // the program's own duty, as with torch's streams
+    tensor.last = stream;
+    const std::uint64_t expected = tensor.value;
+    if (write) tensor.value = ++values_;
+    std::vector<Address> addresses;
+    for (std::uint32_t i = 0; i < tensor.range->chunks; ++i) addresses.push_back(tensor.range->base + i * kChunk);
+    late_->launch(stream, addresses, [addresses, expected, write, value = tensor.value, wrong = wrong_] {
+      for (const Address at : addresses) {
+        auto* words = reinterpret_cast<std::uint64_t*>(at);
+        if (expected != 0 && (words[0] != expected || words[200] != expected)) ++*wrong;
+        if (write) words[0] = words[200] = value;
+      }
+    });
+  }
+
+  std::mt19937 random_;
+  std::size_t budget_;
+  std::vector<std::string> complaints_;
+  LateDriver* late_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<Lane> streams_;
+  std::vector<Tensor> tensors_;
+  std::uint64_t values_ = 0;
+  std::shared_ptr<std::size_t> wrong_ = std::make_shared<std::size_t>(0);
+};
+
+}  // namespace
+
+TEST(random_programs_read_what_they_wrote) {
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    Program program(seed, 8 + seed % 7, 1 + seed % 3);
+    for (int i = 0; i < 400; ++i) {
+      program.step(12);
+      if (i % 50 == 0) CHECK(program.engine().validate().empty());
+    }
+    const Snapshot shot = program.engine().snapshot();
+    CHECK(shot.counters.evictions > 20 && shot.copies_in > 0);
+    CHECK(shot.overdrawn_chunks == 0 && shot.counters.oversize == 0);
+    CHECK(program.late().most_existing() <= 8 + seed % 7);
+    program.finish();
+    CHECK(program.wrong() == 0);
+  }
+}
+
+TEST(no_thread_stands_in_the_steady_state) {
+  Program program(7, 9, 1);
+  const Lane stream = program.any_stream();
+  for (int i = 0; i < 8; ++i) program.fresh(2, stream);
+  const auto iteration = [&] {
+    for (std::size_t i = 0; i < 8; ++i) {
+      program.run(stream, {i}, {i % 3 == 0});
+      if (i % 2 == 1) program.late().drain();  // the device is two operations behind, and every gap longer than that
+    }
+  };
+  for (int i = 0; i < 20; ++i) iteration();
+  const Snapshot before = program.engine().snapshot();
+  for (int i = 0; i < 20; ++i) iteration();
+  const Snapshot after = program.engine().snapshot();
+  CHECK(after.counters.evictions - before.counters.evictions > 100);
+  CHECK(after.host_waits == before.host_waits);
+  program.finish();
+  CHECK(program.wrong() == 0);
+}
+
+TEST(more_than_the_budget_at_once_is_overdrawn_and_made_good) {
+  Program program(3, 4, 1);
+  const Lane stream = program.any_stream();
+  for (int i = 0; i < 3; ++i) program.fresh(3, stream);
+  program.run(stream, {0, 1, 2}, {true, false, true});
+  CHECK(program.engine().snapshot().counters.oversize > 0);
+  CHECK(program.engine().snapshot().overdrawn_chunks == 5);
+  program.engine().evict_all();
+  for (int i = 0; i < 50; ++i) program.run(stream, {0}, {false});
+  CHECK(program.engine().snapshot().overdrawn_chunks == 0);
+  CHECK(program.engine().snapshot().held_chunks <= 4);
+  program.finish();
+  CHECK(program.wrong() == 0);
+}
+
+TEST(an_address_that_was_given_away_stays_where_it_is) {
+  Program program(5, 8, 1);
+  const Lane stream = program.any_stream();
+  const char* data = program.tensor(program.fresh(2, stream)).data;
+  for (int i = 0; i < 3; ++i) program.fresh(2, stream);
+  program.engine().evict_all();
+  program.engine().export_address(data);
+  const std::uint64_t value = *reinterpret_cast<const std::uint64_t*>(data);
+  CHECK(value == program.tensor(0).value);
+  for (int i = 0; i < 40; ++i) {
+    program.run(stream, {1 + program.draw(3)}, {true});
+    CHECK(*reinterpret_cast<const std::uint64_t*>(data) == value);
+  }
+  CHECK(program.engine().residency(data).in_state[0] == 2);
+  program.finish();
+  CHECK(program.wrong() == 0);
+}
+
+TEST(what_is_absent_comes_back_when_managing_stops) {
+  Program program(11, 6, 1);
+  const Lane stream = program.any_stream();
+  for (int i = 0; i < 6; ++i) program.fresh(2, stream);
+  CHECK(program.engine().residency(program.tensor(0).data).in_state[2] == 2);
+  program.engine().detach();
+  CHECK(!program.engine().drained());
+  for (std::size_t i = 0; i < 6; ++i) {
+    CHECK(*reinterpret_cast<const std::uint64_t*>(program.tensor(i).data) == program.tensor(i).value);
+  }
+  program.finish();
+}
+
+int main() { return run_native_tests(); }
