@@ -1,7 +1,7 @@
 """The engine's order on a device whose work happens late, broken on purpose: each break must be noticed.
 
-Every case takes one wait, fence or check out of the native core, builds ``tests/native/ordered_programs.cpp`` over what is left
-and wants it to fail. A case that survives means a promise nothing holds.
+Every case takes one wait, fence or check out of the native core, builds ``tests/native/ordered_programs.cpp`` over
+what is left and wants it to fail. A case that survives means a promise nothing holds.
 """
 
 from __future__ import annotations
