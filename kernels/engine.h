@@ -4,8 +4,8 @@
 // Leaves: what a device is (driver.h), who is an operation's argument (torch_bridge.cpp), whose turn it is to leave
 // (policy.h), Python (module.cpp).
 //
-// It is implemented in engine.cpp (allocations, budget, end of life), engine_move.cpp (evict, fetch, borrow), engine_use.cpp
-// (operations, faults, exports, fork), engine_plan.cpp (moves a plan asks for), engine_order.cpp (moves on a device whose work goes
+// It is implemented in engine.cpp (allocations, budget, end of life), engine_move.cpp (evict, fetch), engine_slots.cpp (the host
+// store's slots, borrowing), engine_use.cpp (operations, faults, exports, fork), engine_plan.cpp (moves a plan asks for), engine_order.cpp (moves on a device whose work goes
 // on after the call that asked for it), engine_check.cpp (validate() and the messages).
 //
 // Thread-safety: every public call may come from any thread. Lock order: Engine::mutex_, then a driver's own
@@ -243,15 +243,17 @@ class Engine {
   Status leave_by_copy(Range& range, std::uint32_t index);
   void stay(Range& range, std::uint32_t index);        // cancels a copy out
   Status arrive(Range& range, std::uint32_t index, ChunkId chunk);
+  void reap();
+  void after_copy_out(const CopyJob& job);
+  void after_copy_in(const CopyJob& job);
+  void wait_for(Lock& lock, Ticket ticket, bool exposed = true);  // exposed: an operation or allocation waits
+
+  // engine_slots.cpp
   Status borrow(Range& range, std::uint32_t index);
   Status own_slot(VTensor& part);
   Status acquire_slot(SlotId* slot);
   void drop_slot(Range& range, std::uint32_t index);   // a clean resident vTensor becomes dirty
   void release_slot(Range& range, VTensor& part);
-  void reap();
-  void after_copy_out(const CopyJob& job);
-  void after_copy_in(const CopyJob& job);
-  void wait_for(Lock& lock, Ticket ticket, bool exposed = true);  // exposed: an operation or allocation waits
 
   // engine_use.cpp
   // What a fetch is for, and whether it had to borrow.
@@ -279,6 +281,8 @@ class Engine {
   Status leave_in_order(Range& range, std::uint32_t index);
   Status arrive_in_order(Range& range, std::uint32_t index, ChunkId chunk);
   Status lead_to(Range& range, std::uint32_t index, ChunkId chunk);
+  void fence_slot(const Range& range, const VTensor& part);
+  void reap_in_order();
   void unmap_former(Range& range);                     // all that its addresses lead to
   void quiesce(Lock& lock);                            // nothing is under way, nothing leads to a former chunk
   void bring_all(Lock& lock);

@@ -1,4 +1,5 @@
-// Engine: moving vTensors between their chunks and the host store. See engine.h; the states are in residency.h.
+// Engine: moving vTensors between their chunks and the host store. See engine.h; the states are in residency.h, what a vTensor has
+// in the host store is in engine_slots.cpp.
 //
 // Every step here either happens whole or leaves what it found (I6), and data is dropped in one place only after
 // it is valid in another (I2). All run under the engine's lock; only wait_for() lets go of it.
@@ -310,73 +311,10 @@ void Engine::after_copy_in(const CopyJob& job) {
   if (range.exported && !borrow(range, job.index).ok()) ++counters_.failures;
 }
 
-// --- in place ----------------------------------------------------------------------------------------------
-
-Status Engine::borrow(Range& range, std::uint32_t index) {
-  VTensor& part = range.parts[index];
-  Status status = own_slot(part);
-  if (status.ok()) status = driver_->map_host(address_of(range, index), store_->place(part.slot));
-  if (status.ok()) enter(range, index, Event::borrow);
-  return status;
-}
-
-Status Engine::own_slot(VTensor& part) {
-  if (store_->writable(part.slot)) return kOk;
-  SlotId fresh = kNone;
-  Status status = acquire_slot(&fresh);
-  if (!status.ok()) return status;
-  status = write_copy(store_->place(part.slot), store_->place(fresh), chunk_bytes_);
-  store_->release(status.ok() ? part.slot : fresh);
-  if (status.ok()) part.slot = fresh;
-  return status;
-}
-
-Status Engine::acquire_slot(SlotId* slot) {
-  Status status = store_->acquire(slot);
-  if (status.code == Code::host_full) {
-    // Clean vTensors keep a slot only to leave for free later: they give it up before anything fails.
-    for (std::size_t i = 0; i < roster_.size() && !status.ok(); ++i) {
-      Range& range = *roster_[i];
-      for (std::uint32_t k = 0; k < range.chunks && range.clean.load() > 0; ++k) {
-        if (range.parts[k].clean()) drop_slot(range, k);
-      }
-      status = store_->acquire(slot);
-    }
-  }
-  slots_peak_ = std::max(slots_peak_, store_->held());
-  return status;
-}
-
-void Engine::drop_slot(Range& range, std::uint32_t index) {
-  VTensor& part = range.parts[index];
-  if (!ordered_) must("making a chunk writable", &Engine::protect_part, range, index);
-  release_slot(range, part);
-  range.clean.fetch_sub(1);
-}
-
-void Engine::release_slot(Range& range, VTensor& part) {
-  if (ordered_) {  // its next owner writes after this one wrote and was read
-    if (slot_after_.size() <= part.slot) slot_after_.resize(part.slot + 1);
-    slot_after_[part.slot].clear();
-    slot_after_[part.slot].add({Lane::out, part.gone});
-    slot_after_[part.slot].add({Lane::in, range.ready.load()});
-  }
-  store_->release(part.slot);
-  part.slot = kNone;
-}
-
 // --- ends of copies ----------------------------------------------------------------------------------------
 
 void Engine::reap() {
-  if (ordered_) {
-    for (const Lane lane : {Lane::out, Lane::in}) {
-      while (const auto job = copies_.collect(lane)) {
-        if (job->state != CopyState::done) fatal("the device failed a copy: " + describe({Code::failed, "copy", job->error}));
-      }
-    }
-    if (pool_.overdrawn() > 0) repay();
-    return;
-  }
+  if (ordered_) return reap_in_order();
   while (const auto job = copies_.collect(Lane::out)) after_copy_out(*job);
   while (const auto job = copies_.collect(Lane::in)) after_copy_in(*job);
 }

@@ -213,7 +213,25 @@ void Engine::unmap_former(Range& range) {
   }
 }
 
+// The next owner of its slot writes after this one wrote and was read.
+void Engine::fence_slot(const Range& range, const VTensor& part) {
+  if (slot_after_.size() <= part.slot) slot_after_.resize(part.slot + 1);
+  Fence& fence = slot_after_[part.slot];
+  fence.clear();
+  fence.add({Lane::out, part.gone});
+  fence.add({Lane::in, range.ready.load()});
+}
+
 // --- ends ------------------------------------------------------------------------------------------------------------
+
+void Engine::reap_in_order() {
+  for (const Lane lane : {Lane::out, Lane::in}) {
+    while (const auto job = copies_.collect(lane)) {
+      if (job->state != CopyState::done) fatal("the device failed a copy: " + describe({Code::failed, "copy", job->error}));
+    }
+  }
+  if (pool_.overdrawn() > 0) repay();
+}
 
 void Engine::quiesce(Lock& lock) {
   order_.wait(order_.everything());
