@@ -29,8 +29,8 @@ struct Tensor {
 class Program {
  public:
   Program(std::uint32_t seed, std::size_t budget, std::size_t streams = 2) : random_(seed), budget_(budget) {
-    auto driver = std::make_unique<LateDriver>(kChunk, 4 * budget + 64, seed + 1, complaints_);
-    late_ = driver.get();
+    work_.begin(seed + 1);
+    auto driver = std::make_unique<LateDriver>(kChunk, 4 * budget + 64, work_);
     EngineConfig config;
     config.budget_chunks = budget;
     engine_ = std::make_unique<Engine>(std::move(driver), make_ram_store(kChunk, 4096 * kChunk), config);
@@ -41,7 +41,7 @@ class Program {
   Lane any_stream() { return streams_[draw(streams_.size())]; }
   const Tensor& tensor(std::size_t index) const { return tensors_.at(index); }
   Engine& engine() { return *engine_; }
-  LateDriver& late() { return *late_; }
+  LateWork& work() { return work_; }
 
   Tensor& allocate(std::size_t chunks, Lane stream) {
     auto* data = static_cast<char*>(engine_->allocate(chunks * kChunk - draw(kChunk / 2), "test", stream));
@@ -121,33 +121,38 @@ class Program {
     CHECK(engine_->validate().empty());
     engine_->detach();
     CHECK(engine_->drained());  // and the device with it
-    for (const std::string& complaint : complaints_) std::fprintf(stderr, "%s\n", complaint.c_str());
-    CHECK(complaints_.empty());
+    for (const std::string& complaint : work_.complaints()) std::fprintf(stderr, "%s\n", complaint.c_str());
+    CHECK(work_.complaints().empty());
   }
 
   std::size_t wrong() const { return *wrong_; }
 
  private:
   void launch(Lane stream, Tensor& tensor, bool write) {
-    if (tensor.last != stream) late_->join(stream, tensor.last);  // the program's own duty, as with torch's streams
+    // The program's own duty, as with torch's streams.
+    if (tensor.last != stream) work_.order(lane(stream), work_.end_of(lane(tensor.last)));
     tensor.last = stream;
     const std::uint64_t expected = tensor.value;
     if (write) tensor.value = ++values_;
-    std::vector<Address> addresses;
-    for (std::uint32_t i = 0; i < tensor.range->chunks; ++i) addresses.push_back(tensor.range->base + i * kChunk);
-    late_->launch(stream, addresses, [addresses, expected, write, value = tensor.value, wrong = wrong_] {
-      for (const Address at : addresses) {
+    LateWork::Uses uses;
+    for (Address at = tensor.range->base; uses.size() < tensor.range->chunks; at += kChunk) {
+      uses.emplace_back(at, work_.mapped(at));
+    }
+    const auto kernel = [uses, expected, write, value = tensor.value, wrong = wrong_] {
+      for (const auto& [at, chunk] : uses) {
         auto* words = reinterpret_cast<std::uint64_t*>(at);
         if (expected != 0 && (words[0] != expected || words[200] != expected)) ++*wrong;
         if (write) words[0] = words[200] = value;
       }
-    });
+    };
+    work_.push(lane(stream), {kernel, uses});
   }
 
   std::mt19937 random_;
   std::size_t budget_;
-  std::vector<std::string> complaints_;
-  LateDriver* late_;
+  static LateWork::Lane lane(Lane stream) { return static_cast<LateWork::Lane>(stream); }
+
+  LateWork work_;
   std::unique_ptr<Engine> engine_;
   std::vector<Lane> streams_;
   std::vector<Tensor> tensors_;
@@ -167,7 +172,7 @@ TEST(random_programs_read_what_they_wrote) {
     const Snapshot shot = program.engine().snapshot();
     CHECK(shot.counters.evictions > 20 && shot.copies_in > 0);
     CHECK(shot.overdrawn_chunks == 0 && shot.counters.oversize == 0);
-    CHECK(program.late().most_existing() <= 8 + seed % 7);
+    CHECK(shot.peak_held_chunks <= 8 + seed % 7);
     program.finish();
     CHECK(program.wrong() == 0);
   }
@@ -180,7 +185,7 @@ TEST(no_thread_stands_in_the_steady_state) {
   const auto iteration = [&] {
     for (std::size_t i = 0; i < 8; ++i) {
       program.run(stream, {i}, {i % 3 == 0});
-      if (i % 2 == 1) program.late().drain();  // the device is two operations behind, and every gap longer than that
+      if (i % 2 == 1) program.work().drain();  // the device is two operations behind, and every gap longer than that
     }
   };
   for (int i = 0; i < 20; ++i) iteration();
