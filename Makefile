@@ -25,8 +25,8 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-sanitize:
-	$(MAKE) -C tests/native sanitize
+sanitize: $(STAMP)
+	$(MAKE) -C tests/native sanitize CUDA_INCLUDE=$$($(BIN)/python -c "from vtensor.cuda_headers import cuda_include; print(cuda_include())")
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

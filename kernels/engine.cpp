@@ -210,7 +210,10 @@ void Engine::free(void* address, bool keep) noexcept {
   if (range == nullptr || range->life != Life::live || range->base != reinterpret_cast<Address>(address)) {
     fatal("free of an address that is not the start of a live tensor");
   }
-  if (ordered_) note_use_on(range->home, *range);  // what its stream was asked to do so far may still use it
+  if (ordered_) {  // what its streams were asked to do so far may still use it
+    note_use_on(range->home, *range);
+    for (const Lane stream : range->recorded) note_use_on(stream, *range);
+  }
   std::erase_if(graces_, [&](const Use& use) {
     if (use.range != range) return false;
     unpin_parts(use);

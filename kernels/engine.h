@@ -153,6 +153,8 @@ class Engine {
   }
   // The operation that pinned the range has been asked of `stream`. Before unpin().
   void used_on(Lane stream, Range& range) noexcept;
+  // What `stream` was asked for when the tensor is freed may still use it (torch's record_stream). Pre: live.
+  void record_stream(const void* address, Lane stream);
   // An operation has been asked of `stream`.
   void pulse(Lane stream) {
     if (pressed()) order_.pulse(stream);

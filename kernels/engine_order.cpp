@@ -57,6 +57,12 @@ void Engine::note_use_on(Lane stream, Range& range) {
   if (before.lane != stream) range.others.add(before);
 }
 
+void Engine::record_stream(const void* address, Lane stream) {
+  Lock lock(mutex_);
+  Range* range = find(address);
+  if (range != nullptr && range->life == Life::live) range->recorded.push_back(stream);
+}
+
 Fence Engine::uses_of(const Range& range) const {
   Fence fence = range.others;
   fence.add(unpack(range.used.load()));
@@ -74,6 +80,7 @@ void Engine::start_in_order(Range& range, Lane stream) {
   order_.after(stream, uses_of(range));  // of the tensor that had its addresses before
   range.home = stream;
   range.others.clear();
+  range.recorded.clear();
   range.used.store(pack(order_.now(stream)));
 }
 

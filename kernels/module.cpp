@@ -111,6 +111,9 @@ PYBIND11_MODULE(_vtensor_native, m) {
   py::register_exception<vt::OutOfMemory>(m, "OutOfMemory", PyExc_MemoryError);
   vt::bind_product(m);
   vt::bind_planning(m);
+#ifdef VT_CUDA
+  vt::bind_cuda(m);
+#endif
   auto parts = m.def_submodule("parts", "Single parts of the core, for property tests.");
   vt::bind_parts(parts);
 }

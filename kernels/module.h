@@ -27,5 +27,6 @@ inline const void* pointer(std::uintptr_t address) { return reinterpret_cast<con
 
 void bind_parts(pybind11::module_& m);     // module_parts.cpp
 void bind_planning(pybind11::module_& m);  // module_planning.cpp
+void bind_cuda(pybind11::module_& m);      // module_cuda.cpp, where torch was built with CUDA
 
 }  // namespace vt

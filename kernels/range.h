@@ -59,6 +59,7 @@ struct Range {
   std::atomic<std::uint64_t> ready{0};     // copy in after which all that is resident holds its data
   std::atomic<std::uint64_t> used{0};      // the newest use: lane and number of a ticket, packed; 0 for none
   Fence others;                            // uses by other streams before it
+  std::vector<Ticket::Lane> recorded;      // streams that may use it until it is freed
 
   bool pinned() const noexcept { return pins.load() != 0 || part_pins != 0; }
 };

@@ -3,9 +3,16 @@
 namespace vt {
 
 namespace {
-// A device that cannot record or wait has lost its context: no data on it can be trusted any more.
-void must(const Status& status) {
-  if (!status.ok()) fatal("the device cannot keep the order of its work: " + describe(status));
+// Tries again, and stops the program: a device that can neither record nor wait has lost its context, and no data on it can be
+// trusted any more.
+template <typename Call>
+void must(Call call) {
+  Status status;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    status = call();
+    if (status.ok()) return;
+  }
+  fatal("the device cannot keep the order of its work: " + describe(status));
 }
 }  // namespace
 
@@ -16,14 +23,14 @@ Ticket StreamOrder::make(Ticket ticket) {
   const std::uint64_t marked = stream.marked.load();
   if (marked >= ticket.number) return ticket;
   stream.marked.store(marked + 1);  // before the device is told: see now()
-  must(driver_.mark(ticket.lane, &ticket));
+  must([&] { return driver_.mark(ticket.lane, &ticket); });
   if (ticket.number != marked + 1) fatal("the device numbers its tickets in another way");
   return ticket;
 }
 
 StreamOrder::Lane StreamOrder::adopt(void* stream) {
   Lane lane = Lane::none;
-  must(driver_.adopt(stream, &lane));
+  must([&] { return driver_.adopt(stream, &lane); });
   lanes_ = std::max(lanes_, static_cast<std::size_t>(lane) + 1);
   return lane;
 }
@@ -39,7 +46,7 @@ void StreamOrder::after(Lane later, Ticket earlier) {
   if (stream.known.size() <= lane) stream.known.resize(lane + 1, 0);
   if (stream.known[lane] >= earlier.number) return;
   earlier = make(earlier);
-  must(driver_.order(later, earlier));
+  must([&] { return driver_.order(later, earlier); });
   stream.known[lane] = earlier.number;
   if (earlier.lane == Lane::in) stream.waited_in.store(earlier.number);
 }
@@ -65,7 +72,7 @@ void StreamOrder::wait(const Fence& fence) {
 
 Ticket StreamOrder::end_of(Lane copies) {
   Ticket ticket;
-  must(driver_.mark(copies, &ticket));
+  must([&] { return driver_.mark(copies, &ticket); });
   return ticket;
 }
 

@@ -20,6 +20,8 @@ PlanRunner* g_runner = new PlanRunner;                  // never destroyed: thre
 std::mutex* g_runner_mutex = new std::mutex;            // guards it; taken before an engine's
 std::atomic<const Thread*> g_runs_iterations{nullptr};  // the thread that ended an iteration last
 
+std::atomic<CurrentStream> g_current_stream{nullptr};
+
 constinit thread_local Thread* t_mine = nullptr;  // a plain pointer: no guard on the hot path
 
 // Ends this_thread() with its thread. Tensors may die even later (other thread-local caches hold some); for them a
@@ -54,6 +56,13 @@ Thread& this_thread() {
     (void)owner;
   }
   return *t_mine;
+}
+
+void set_current_stream(CurrentStream current) noexcept { g_current_stream = current; }
+
+Ticket::Lane current_stream(Engine& engine) {
+  const CurrentStream current = g_current_stream.load();
+  return current != nullptr ? current(engine) : Ticket::Lane::none;
 }
 
 const char* operation_name(const Thread& thread) noexcept {

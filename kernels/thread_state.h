@@ -20,6 +20,7 @@ struct Frame {
   const char* name;
   OpId id;
   std::uint32_t row;  // of the recorder; kNone until it uses or allocates managed memory
+  Ticket::Lane stream;  // what it is asked of, on an ordered device; else none
 };
 
 struct Thread {
@@ -35,6 +36,11 @@ struct Thread {
 };
 
 Thread& this_thread();
+
+// The lane of the stream this thread's operations are asked of now. Whoever brings an ordered engine sets it; none on others.
+using CurrentStream = Ticket::Lane (*)(Engine& engine);
+void set_current_stream(CurrentStream current) noexcept;
+Ticket::Lane current_stream(Engine& engine);
 
 // The innermost operation under way, for messages; nullptr outside.
 const char* operation_name(const Thread& thread) noexcept;

@@ -5,12 +5,11 @@
 #include <c10/core/CPUAllocator.h>
 #include <malloc.h>
 
-#include <algorithm>
 #include <atomic>
 
 #include "fault_handler.h"
+#include "managed.h"
 #include "registry.h"
-#include "thread_state.h"
 #include "torch_observer.h"
 
 namespace vt {
@@ -20,24 +19,6 @@ namespace {
 c10::Allocator* g_base = nullptr;  // torch's own
 std::atomic<Bytes> g_min_bytes{0};
 std::atomic<std::int64_t> g_small_now{0}, g_small_peak{0}, g_small_allocated{0};
-
-void free_managed(Engine& engine, void* address) {
-  Thread& thread = this_thread();
-  if (!thread.newborns.empty()) {
-    // A temporary of a running operation: it needs no pin any more. It is among the newest, so search backwards.
-    Range* range = engine.find(address);
-    const auto found = std::find(thread.newborns.rbegin(), thread.newborns.rend(), range);
-    if (found != thread.newborns.rend()) {
-      range->pins.fetch_sub(1);
-      thread.newborns.erase(std::next(found).base());
-    }
-  }
-  bool keep = true;
-  if (&engine == current_engine()) {  // not a tensor of an earlier session
-    if (const Recording recording{thread}) keep = recording->died(*engine.find(address));
-  }
-  engine.free(address, keep);
-}
 
 // The one deleter: managed or not is told by the address.
 void free_any(void* address) {
@@ -76,23 +57,13 @@ class Shim final : public c10::Allocator {
   }
 
   static void* managed(Engine& engine, Bytes bytes) {
-    Thread& thread = this_thread();
     void* address = nullptr;
-    if (const Recording recording{thread}) begin_row(recording, thread, engine);
     try {
-      const Stall stall(thread);
-      address = engine.allocate(bytes, operation_name(thread));
+      address = allocate_managed(engine, bytes);
     } catch (const OutOfMemory& error) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
     }
     if (engine.pressed() && !observing()) observe_if_pressed();
-    if (address == nullptr) return nullptr;
-    Range* range = engine.find(address);
-    if (const Recording recording{thread}) recording->born(*range);
-    if (thread.solid > 0 && thread.engine == &engine) {
-      engine.pin_newborn(*range);
-      thread.newborns.push_back(range);
-    }
     return address;
   }
 

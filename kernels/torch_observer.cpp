@@ -33,7 +33,8 @@ struct Traits {
   // It is made of other operators wholly: it holds no memory between them, so it pins nothing for its length.
   // (One whole LSTM would otherwise keep all its steps in memory.)
   bool transparent = false;
-  std::uint64_t written = 0;  // bit i: argument i is written
+  std::uint64_t written = 0;    // bit i: argument i is written, by the schema's word
+  std::uint64_t may_write = 0;  // the same, and all of an operator whose schema may not say it
   OpId id = 0;
 };
 
@@ -58,6 +59,10 @@ Traits examine(const at::RecordFunction& function) {
   bool view = !composite && traits.written == 0 && !schema.returns().empty();
   for (const auto& returned : schema.returns()) view = view && returned.alias_info() != nullptr;
   traits.skip_arguments = traits.transparent || view;
+  // Where a write cannot be noticed by itself, only operators whose schemas are known to tell all are taken at their word.
+  const bool tells_all = schema.name().starts_with("aten::") && schema.name().find("batch_norm") == std::string::npos &&
+                         schema.name().find("rnn") == std::string::npos;
+  traits.may_write = tells_all ? traits.written : ~std::uint64_t{0};
   return traits;
 }
 
@@ -147,16 +152,18 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   // An operation that itself enabled vtensor ends before it is observed: nested in it, nothing is.
   const bool observe = engine != nullptr && engine == thread.engine;
   const bool transparent = traits.transparent || !observe;
-  thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone});
+  const auto stream = observe && engine->ordered() ? current_stream(*engine) : Ticket::Lane::none;
+  thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, stream});
   thread.solid += !transparent;
   if (!observe || traits.skip_arguments) return nullptr;
   engine->tick();
   thread.missing.clear();  // left over if the operation before this one failed here
   thread.seen.clear();
   thread.records = recorded(thread);
+  const std::uint64_t written = engine->ordered() ? traits.may_write : traits.written;
   std::size_t index = 0;
   for (const c10::IValue& input : function.inputs()) {
-    visit(thread, input, (traits.written >> std::min<std::size_t>(index, 63) & 1) != 0);
+    visit(thread, input, (written >> std::min<std::size_t>(index, 63) & 1) != 0);
     ++index;
   }
   if (!thread.seen.empty()) {
@@ -173,7 +180,23 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
     thread.uses.insert(thread.uses.end(), thread.missing.begin(), thread.missing.end());
     thread.missing.clear();
   }
+  if (stream != Ticket::Lane::none) {
+    for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
+      engine->ready_on(stream, *thread.uses[i].range);
+    }
+  }
   return nullptr;
+}
+
+// What the operation was asked to do on its stream is asked now: whoever moves its arguments comes after it.
+void note_uses(Thread& thread, const Frame& frame) {
+  for (std::size_t i = frame.first_use; i < thread.uses.size(); ++i) {
+    thread.engine->used_on(frame.stream, *thread.uses[i].range);
+  }
+  if (thread.solid == 1 && !frame.transparent) {
+    for (Range* range : thread.newborns) thread.engine->used_on(frame.stream, *range);
+    thread.engine->pulse(frame.stream);
+  }
 }
 
 void on_end(const at::RecordFunction&, at::ObserverContext*) {
@@ -184,6 +207,7 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
   if (frame.row != kNone && !frame.transparent) {
     if (const Recording recording{thread}) recording->row_ends(frame.row);
   }
+  if (frame.stream != Ticket::Lane::none) note_uses(thread, frame);
   while (thread.uses.size() > frame.first_use) {
     thread.engine->unpin(thread.uses.back());
     thread.uses.pop_back();

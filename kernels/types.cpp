@@ -16,6 +16,7 @@ const char* meaning(Code code) {
     case Code::host_full: return "the host store is full";
     case Code::illegal: return "illegal order of calls";
     case Code::failed: return "the call failed";
+    case Code::refused: return "the device refused";
   }
   return "unknown";
 }
@@ -25,6 +26,7 @@ const char* meaning(Code code) {
 std::string describe(const Status& status) {
   std::string text = meaning(status.code);
   if (status.call[0] != '\0') text = std::string(status.call) + ": " + text;
+  if (status.code == Code::refused) return text + " (its error " + std::to_string(status.error) + ")";
   if (status.error != 0) text += std::string(" (") + std::strerror(status.error) + ")";
   return text;
 }

@@ -30,10 +30,12 @@ enum class Code : std::uint8_t {
   nothing_leaves, // no chunk is free and every vTensor is pinned
   host_full,      // the host store has no slot left
   illegal,        // the caller broke a precondition of the port
-  failed,         // the operating system or the device said no
+  failed,         // the operating system said no
+  refused,        // the device said no
 };
 
-// Result of a call that may fail. `call` is a static string naming what failed; `error` is an errno or 0.
+// Result of a call that may fail. `call` is a static string naming what failed; `error` is an errno, the device's own
+// number if it refused, or 0.
 struct [[nodiscard]] Status {
   Code code = Code::ok;
   const char* call = "";

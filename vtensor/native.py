@@ -23,13 +23,15 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
+from .cuda_headers import cuda_include
 from .errors import BuildError
 
 __all__ = ["build", "compiler", "library_path", "load", "sources_dir"]
 
 _NAME = "_vtensor_native"
-_FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-Wall", "-Wextra", "-Werror"]
+FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-Wall", "-Wextra", "-Werror"]
 _SEAMS = ("module", "torch_")  # files that include Python's or torch's headers begin with these
+_CUDA = "cuda"  # files with this in their names are compiled only for a torch that was built with CUDA
 
 
 def sources_dir() -> Path:
@@ -50,11 +52,36 @@ def compiler() -> str | None:
     return None
 
 
-def _torch_include() -> list[str]:
+def _is_cuda(source: Path) -> bool:
+    return _CUDA in source.stem
+
+
+def _cuda_include() -> list[Path]:
+    """CUDA's headers, if torch needs them."""
+    import torch
+
+    if torch.version.cuda is None:
+        return []
+    found = cuda_include()
+    if found is None:
+        raise BuildError(
+            f"torch {torch.__version__} uses CUDA, and its headers (cuda.h) were found nowhere. "
+            f"Install them with 'pip install nvidia-cuda-runtime', or set CUDA_HOME to a CUDA toolkit"
+        )
+    return [found]
+
+
+def torch_include() -> list[Path]:
+    """Folders of the installed torch's headers."""
     import torch
 
     root = Path(torch.__file__).parent / "include"
-    return [str(root), str(root / "torch" / "csrc" / "api" / "include")]
+    return [root, root / "torch" / "csrc" / "api" / "include"]
+
+
+def python_include() -> str:
+    """Folder of Python's own headers."""
+    return sysconfig.get_path("include")
 
 
 def _cache_dir() -> Path:
@@ -68,7 +95,7 @@ def library_path() -> Path:
     """Where the compiled core for this torch, this Python and these sources is kept."""
     import torch
 
-    digest = hashlib.sha256(" ".join(_FLAGS).encode())
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
     for source in sorted(sources_dir().glob("*.[ch]*")):
         digest.update(source.name.encode() + source.read_bytes())
     abi = int(torch.compiled_with_cxx11_abi())
@@ -107,27 +134,29 @@ def build(target: Path, *, verbose: bool = True) -> None:
             file=sys.stderr,
             flush=True,
         )
-    flags = [*_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
-    system = [*_torch_include(), sysconfig.get_path("include")]
-    include = [part for path in system for part in ("-isystem", path)]
+    flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    cuda = _cuda_include()
+    if cuda:
+        flags.append("-DVT_CUDA")
+    include = [f"-isystem{path}" for path in (*torch_include(), python_include(), *cuda)]
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
 
         def compile_one(source: Path) -> str:
             unit = Path(scratch) / (source.stem + ".o")
-            seam = source.name.startswith(_SEAMS)
+            seam = source.name.startswith(_SEAMS) or _is_cuda(source)
             _run([cxx, *flags, *(include if seam else []), "-c", str(source), "-o", str(unit)])
             return str(unit)
 
         # The files with big headers first, so that they are not what everything else waits for.
-        sources = sorted(sources_dir().glob("*.cpp"), key=lambda s: not s.name.startswith(_SEAMS))
+        sources = [source for source in sources_dir().glob("*.cpp") if cuda or not _is_cuda(source)]
+        sources.sort(key=lambda s: not s.name.startswith(_SEAMS))
         with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
             units = list(pool.map(compile_one, sources))
         library = str(Path(scratch) / "linked.so")
         torch_lib = str(Path(torch.__file__).parent / "lib")
-        _run(
-            [cxx, "-shared", *units, "-o", library, f"-L{torch_lib}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch_lib}"]
-        )
+        libraries = ["-ltorch_cpu", "-lc10", *(["-ltorch_cuda", "-lc10_cuda", "-ldl"] if cuda else [])]
+        _run([cxx, "-shared", *units, "-o", library, f"-L{torch_lib}", *libraries, f"-Wl,-rpath,{torch_lib}"])
         Path(library).replace(target)
     if verbose:
         print(f"vtensor: compiled, kept in {target.parent}", file=sys.stderr, flush=True)

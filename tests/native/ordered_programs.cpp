@@ -5,16 +5,52 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <thread>
 
 #include "check.h"
 #include "engine.h"
+
+#ifdef VT_STANDIN  // the CUDA driver, over a library that stands in for NVIDIA's
+#include <dlfcn.h>
+
+#include "driver_cuda.h"
+#include "standin_cuda.h"
+#else
 #include "late_driver.h"
+#endif
 
 using namespace vt;
 
 namespace {
 
 constexpr Bytes kChunk = 4 << 10;
+
+#ifdef VT_STANDIN
+StandinCuda& standin() {
+  static auto* found = reinterpret_cast<StandinCuda* (*)()>(dlsym(dlopen(VT_STANDIN, RTLD_NOW), "standin_cuda"))();
+  return *found;
+}
+struct Device {
+  LateWork& work = standin().work;
+  std::unique_ptr<Driver> make(std::uint32_t seed, std::size_t most_chunks) {
+    standin().begin(seed);
+    standin().limit = most_chunks * kChunk;
+    return std::make_unique<CudaDriver>(kChunk, 0, VT_STANDIN);
+  }
+  void* stream() { return reinterpret_cast<void*>(work.add_lane() + 1); }
+};
+#else
+struct Device {
+  LateWork own;
+  LateWork& work = own;
+  std::unique_ptr<Driver> make(std::uint32_t seed, std::size_t most_chunks) {
+    own.begin(seed);
+    return std::make_unique<LateDriver>(kChunk, most_chunks, own);
+  }
+  void* stream() { return reinterpret_cast<void*>(++streams); }
+  std::uintptr_t streams = 0;
+};
+#endif
 using Lane = Ticket::Lane;
 
 struct Tensor {
@@ -29,12 +65,10 @@ struct Tensor {
 class Program {
  public:
   Program(std::uint32_t seed, std::size_t budget, std::size_t streams = 2) : random_(seed), budget_(budget) {
-    work_.begin(seed + 1);
-    auto driver = std::make_unique<LateDriver>(kChunk, 4 * budget + 64, work_);
     EngineConfig config;
     config.budget_chunks = budget;
-    engine_ = std::make_unique<Engine>(std::move(driver), make_ram_store(kChunk, 4096 * kChunk), config);
-    for (std::size_t i = 0; i < streams; ++i) streams_.push_back(engine_->stream(reinterpret_cast<void*>(0x1000 + i)));
+    engine_ = std::make_unique<Engine>(device_.make(seed + 1, 4 * budget + 64), make_ram_store(kChunk, 4096 * kChunk), config);
+    for (std::size_t i = 0; i < streams; ++i) streams_.push_back(engine_->stream(device_.stream()));
   }
 
   std::size_t draw(std::size_t below) { return random_() % below; }
@@ -152,7 +186,8 @@ class Program {
   std::size_t budget_;
   static LateWork::Lane lane(Lane stream) { return static_cast<LateWork::Lane>(stream); }
 
-  LateWork work_;
+  Device device_;
+  LateWork& work_ = device_.work;
   std::unique_ptr<Engine> engine_;
   std::vector<Lane> streams_;
   std::vector<Tensor> tensors_;
@@ -243,5 +278,95 @@ TEST(what_is_absent_comes_back_when_managing_stops) {
   }
   program.finish();
 }
+
+#ifdef VT_STANDIN
+
+TEST(the_device_is_left_as_it_was_found) {
+  Program program(17, 8, 2);
+  for (int i = 0; i < 100; ++i) program.step(10);
+  program.finish();
+  CHECK(standin().handles() == 0 && standin().mappings() == 0 && standin().events == 0);
+}
+
+TEST(calls_come_from_threads_without_a_context) {
+  Program program(19, 6, 1);
+  const Lane stream = program.any_stream();
+  std::thread([&] {
+    for (int i = 0; i < 8; ++i) program.fresh(2, stream);
+  }).join();
+  program.finish();
+  CHECK(program.wrong() == 0);
+}
+
+TEST(chunks_may_be_donated) {
+  standin().begin(1);
+  CudaDriver owner(kChunk, 0, VT_STANDIN);
+  ChunkId theirs = kNone, made = kNone;
+  Address base = 0;
+  CHECK(owner.set_capacity(1).ok() && owner.create(&theirs).ok() && owner.reserve(kChunk, &base).ok());
+  CHECK(owner.map(base, theirs, Access::write).ok());
+  {
+    CudaDriver driver(kChunk, 0, VT_STANDIN);
+    Address at = 0;
+    CHECK(driver.set_capacity(2).ok() && driver.reserve(kChunk, &at).ok() && driver.donate(base).ok());
+    CHECK(driver.create(&made).ok() && driver.take_back() == 0);
+    CHECK(driver.map(at, made, Access::write).ok());
+    std::memset(reinterpret_cast<void*>(base), 9, kChunk);
+    CHECK(*reinterpret_cast<char*>(at + 77) == 9);  // the same memory
+    CHECK(driver.destroy(made).code == Code::illegal && driver.unmap(at).ok() && driver.destroy(made).ok());
+    CHECK(driver.take_back() == base && driver.release(at).ok());
+  }
+  CHECK(owner.unmap(base).ok() && owner.destroy(theirs).ok() && owner.release(base).ok());
+  CHECK(standin().handles() == 0);
+}
+
+TEST(what_cannot_work_is_refused_in_words) {
+  standin().begin(1);
+  const auto refused = [](auto make, const char* word) {
+    try {
+      make();
+    } catch (const InvalidUse& error) {
+      return std::string(error.what()).find(word) != std::string::npos;
+    }
+    return false;
+  };
+  CHECK(refused([] { CudaDriver(1000, 0, VT_STANDIN); }, "power of two"));
+  CHECK(refused([] { CudaDriver(kChunk, 3, VT_STANDIN); }, "no CUDA device 3"));
+  CHECK(refused([] { CudaDriver(kChunk, 0, "/nowhere/libcuda.so.1"); }, "no NVIDIA driver"));
+  standin().virtual_memory = 0;
+  CHECK(refused([] { CudaDriver(kChunk, 0, VT_STANDIN); }, "virtual memory management"));
+  standin().virtual_memory = 1;
+}
+
+// Whichever call of CUDA fails: an allocation is served or refused whole, the engine stays right, and nothing is lost.
+TEST(every_call_fails_once) {
+  std::size_t refused = 0;
+  for (std::uint64_t nth = 1; nth < 60; ++nth) {
+    standin().begin(static_cast<std::uint32_t>(nth));
+    standin().limit = 64 * kChunk;
+    EngineConfig config;
+    config.budget_chunks = 4;
+    Engine engine(std::make_unique<CudaDriver>(kChunk, 0, VT_STANDIN), make_ram_store(kChunk, 64 * kChunk), config);
+    const Lane stream = engine.stream(Device().stream());
+    std::vector<void*> held;
+    standin().fail_at = standin().calls + nth;
+    for (int i = 0; i < 5; ++i) {
+      try {
+        held.push_back(engine.allocate(kChunk, "test", stream));
+      } catch (const OutOfMemory&) {
+        ++refused;
+      }
+      CHECK(engine.validate().empty());
+      if (standin().calls >= standin().fail_at) break;
+    }
+    standin().fail_at = 0;
+    for (void* address : held) engine.free(address);
+    engine.detach();
+    CHECK(engine.drained() && standin().handles() == 0 && standin().mappings() == 0);
+  }
+  CHECK(refused > 5);
+}
+
+#endif
 
 int main() { return run_native_tests(); }

@@ -1,0 +1,51 @@
+#include "cuda_api.h"
+
+#include <dlfcn.h>
+
+#include <map>
+#include <mutex>
+
+namespace vt {
+
+namespace {
+
+#define VT_TEXT_OF(text) #text
+#define VT_SYMBOL(name) VT_TEXT_OF(name)  // after cuda.h has renamed it
+
+CudaApi open(const std::string& library) {
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    throw InvalidUse("no NVIDIA driver: " + library + " cannot be loaded (" + dlerror() +
+                     "). Install the driver, or use device=\"cpu\".");
+  }
+  CudaApi api;
+#define VT_FIND(name)                                                                                               \
+  api.name##_ = reinterpret_cast<decltype(api.name##_)>(dlsym(handle, VT_SYMBOL(name)));                             \
+  if (api.name##_ == nullptr) throw InvalidUse(library + " is too old: it has no " VT_SYMBOL(name) "; update the NVIDIA driver.");
+  VT_CUDA_FUNCTIONS(VT_FIND)
+#undef VT_FIND
+  if (const CUresult result = api.cuInit_(0); result != CUDA_SUCCESS) {
+    throw InvalidUse("the NVIDIA driver does not start: " + api.describe(result) +
+                     ". `nvidia-smi` should list a GPU; in a container, pass --gpus all.");
+  }
+  return api;
+}
+
+}  // namespace
+
+const CudaApi& CudaApi::load(const char* library) {
+  static std::mutex mutex;
+  static std::map<std::string, CudaApi> loaded;
+  const std::string name = library != nullptr ? library : "libcuda.so.1";
+  std::lock_guard lock(mutex);
+  const auto found = loaded.find(name);
+  return found != loaded.end() ? found->second : loaded.emplace(name, open(name)).first->second;
+}
+
+std::string CudaApi::describe(CUresult result) const {
+  const char* name = nullptr;
+  if (cuGetErrorName_(result, &name) == CUDA_SUCCESS && name != nullptr) return name;
+  return "CUDA error " + std::to_string(static_cast<int>(result));
+}
+
+}  // namespace vt

@@ -1,0 +1,139 @@
+// The port on an NVIDIA GPU: an ordered device on CUDA's virtual memory.
+//
+// Covers: one allocation handle for each chunk, a home address for its copies, mappings at tensors' addresses, two copy streams,
+// events as tickets, contexts on whatever thread calls.
+// Leaves: everything driver.h leaves; which memory the chunks are (they may be donated, vtensor/pools.py).
+//
+// CUDA's rules that shape this file (driver API reference, "Virtual Memory Management"): a handle is mapped whole, from its
+// beginning; an unmapping covers a whole mapping; nothing of this is ordered with streams, and unmapping does not wait. One
+// handle may be mapped at several addresses if events order what uses them.
+//
+// Host places must be memory. Nothing of the host is mapped at device addresses (map_host fails): the engine overdraws.
+// Thread-safety: all calls from any thread; mutex_ guards the tables, and no call waits for the device under it.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda_api.h"
+#include "driver.h"
+
+namespace vt {
+
+// What a GPU is and can do; for `vtensor doctor` and for refusing what cannot work.
+struct CudaDevice {
+  int ordinal = 0;
+  std::string name;
+  Bytes total_bytes = 0;
+  Bytes granularity = 0;  // smallest chunk
+  bool virtual_memory = false;
+  bool integrated = false;  // one memory for processor and GPU: moving data out frees nothing
+  int driver_version = 0;   // 13000 for 13.0
+};
+
+// Throws InvalidUse if there is no such device.
+CudaDevice probe_cuda(int ordinal, const char* library = nullptr);
+
+class CudaDriver final : public Driver {
+ public:
+  // Throws InvalidUse if the device cannot do it, with what would help.
+  CudaDriver(Bytes chunk_bytes, int ordinal, const char* library = nullptr);
+  ~CudaDriver() override;
+
+  // Chunks from elsewhere (a CuPy pool), by the address where they are mapped whole. create() takes them first. Pre: they stay
+  // mapped there until taken back.
+  Status donate(Address home);
+  // Gives a donated chunk that is not in use back to its owner; 0 if there is none.
+  Address take_back();
+
+  Bytes chunk_bytes() const noexcept override { return chunk_bytes_; }
+  Status reserve(Bytes bytes, Address* base) override;
+  Status release(Address base) override;
+  Status set_capacity(std::size_t chunks) override;
+  Status create(ChunkId* chunk) override;
+  Status destroy(ChunkId chunk) override;
+  Status map(Address at, ChunkId chunk, Access access) override;
+  Status protect(Address at, Access access) override;
+  Status unmap(Address at) override;
+  Status map_host(Address at, const HostPlace& place) override;
+  Status unmap_host(Address at) override;
+  Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
+  Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) override;
+  CopyState poll(Ticket ticket, int* error) override;
+  void wait(Ticket ticket) override;
+  CopyState cancel(Ticket ticket) override;
+  void retire(Ticket) override {}
+  LaneTimes times(Ticket::Lane lane) const override;
+  bool ordered() const noexcept override { return true; }
+  Status adopt(void* stream, Ticket::Lane* lane) override;
+  Status mark(Ticket::Lane lane, Ticket* ticket) override;
+  Status order(Ticket::Lane later, Ticket earlier) override;
+  void before_fork() override {}
+  void after_fork(bool) override {}
+  LiveHandles live() const override;
+
+ private:
+  // The device's context, on the calling thread, while this lives. torch calls from many threads (autograd has one for each device),
+  // each with a context of its own or none.
+  class Current {
+   public:
+    explicit Current(const CudaDriver& driver);
+    ~Current();
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+
+   private:
+    const CudaApi& api_;
+    bool pushed_;
+  };
+
+  struct Chunk {
+    CUmemGenericAllocationHandle handle = 0;
+    Address home = 0;
+    bool exists = false, donated = false;
+  };
+  struct Pending {
+    std::uint64_t number;
+    CUevent begin, end;  // begin: of a copy, for its time; else nullptr
+  };
+  // A stream, and the events of its tickets that were not seen to be passed.
+  struct Line {
+    CUstream stream = nullptr;
+    std::uint64_t issued = 0, passed = 0;
+    std::deque<Pending> pending;
+    double busy_ms = 0;
+    bool broken = false;
+  };
+
+  Status check(const char* call, CUresult result) const;
+  CUmemAllocationProp properties() const;
+  Status open(Address at, CUmemGenericAllocationHandle handle);  // map, and let the device read and write
+  Status make_chunk(Chunk& chunk);
+  Line& line(Ticket::Lane lane) { return lines_[static_cast<std::size_t>(lane)]; }
+  Status event(CUevent* event);
+  Status issue(Ticket::Lane lane, CUevent begin, Ticket* ticket);
+  Status copy(Ticket::Lane lane, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
+  void collect(Line& line);
+
+  const Bytes chunk_bytes_;
+  const int ordinal_;
+  const CudaApi& api_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+
+  mutable std::mutex mutex_;
+  std::size_t capacity_ = 0, existing_ = 0;
+  std::vector<Chunk> chunks_;
+  std::vector<ChunkId> unused_;    // indices of chunks_ that are nothing now
+  std::vector<Address> donated_;   // homes of donated chunks not in use
+  std::map<Address, Bytes> reservations_;
+  std::unordered_map<Address, ChunkId> mapped_;
+  std::deque<Line> lines_;         // by lane; references stay valid
+  std::unordered_map<void*, Ticket::Lane> adopted_;
+  std::vector<CUevent> events_;    // to be used again
+};
+
+}  // namespace vt

@@ -1,0 +1,64 @@
+"""Whether the CUDA sources compile against a torch of another version: ``python -m tests.cuda_headers 2.11.0``.
+
+Downloads the wheel for its headers alone (half a gigabyte for a CUDA build), compiles nothing into an object.
+Without an argument: the torch that is installed, which tests/test_cuda.py also does.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from vtensor import native
+from vtensor.cuda_headers import cuda_include
+
+SOURCES = ("torch_cuda.cpp", "module_cuda.cpp", "driver_cuda.cpp", "driver_cuda_lanes.cpp", "cuda_api.cpp")
+# What torch's build generates, and a CPU wheel leaves out.
+MACROS = "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n"
+
+
+def check(torch_include: Path) -> None:
+    """Compile all CUDA sources against these headers, without writing anything. Raises with the compiler's words."""
+    cuda, compiler = cuda_include(), native.compiler()
+    assert cuda is not None, "no cuda.h: pip install nvidia-cuda-runtime nvidia-cuda-crt"
+    assert compiler is not None, "no C++ compiler"
+    with tempfile.TemporaryDirectory() as scratch:
+        generated = Path(scratch) / "c10/cuda/impl/cuda_cmake_macros.h"
+        generated.parent.mkdir(parents=True)
+        generated.write_text(MACROS)
+        include = [
+            f"-isystem{path}"
+            for path in (
+                torch_include,
+                torch_include / "torch/csrc/api/include",
+                scratch,
+                cuda,
+                native.python_include(),
+            )
+        ]
+        for source in SOURCES:
+            command = [compiler, *native.FLAGS, "-DVT_CUDA", "-fsyntax-only", *include, native.sources_dir() / source]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{source}:\n{done.stderr[-4000:]}"
+
+
+def main() -> None:
+    if len(sys.argv) == 1:
+        check(native.torch_include()[0])
+        print("compiles against the installed torch")
+        return
+    for version in sys.argv[1:]:
+        with tempfile.TemporaryDirectory() as scratch:
+            pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", scratch, f"torch=={version}"]
+            subprocess.run(pip, check=True)
+            with zipfile.ZipFile(next(Path(scratch).glob("*.whl"))) as wheel:
+                wheel.extractall(scratch, [name for name in wheel.namelist() if name.startswith("torch/include/")])
+            check(Path(scratch) / "torch/include")
+        print(f"compiles against torch {version}")
+
+
+if __name__ == "__main__":
+    main()

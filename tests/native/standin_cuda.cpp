@@ -1,0 +1,263 @@
+// A CUDA driver without a GPU: the functions of cuda.h that vtensor uses, over ordinary memory and late work (late_work.h).
+//
+// Covers: CUDA's rules, kept more strictly than by CUDA: mappings whole and from offset 0, access only once it is set, a context
+// on every calling thread, work that happens late; the nth call may be made to fail. Built as a library of its own, which
+// CudaApi::load() opens in the place of libcuda.so.1.
+// Leaves: kernels. Whoever tests pushes them onto the lanes.
+#include <cuda.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+
+#include "standin_cuda.h"
+
+namespace {
+
+struct Handle {
+  int file;
+  std::size_t bytes;
+  int references = 1;
+};
+struct Mapping {
+  std::uint64_t handle;
+  bool accessible = false;
+};
+
+constexpr std::size_t kGranularity = 4 << 10;
+
+StandinCuda g;
+std::map<std::uint64_t, Handle> g_handles;
+std::map<std::uintptr_t, Mapping> g_mappings;
+std::map<std::uintptr_t, std::size_t> g_reservations;
+std::uint64_t g_next_handle = 1;
+std::size_t g_used = 0;
+thread_local std::vector<CUcontext> g_contexts;
+
+CUcontext primary() { return reinterpret_cast<CUcontext>(0x77); }
+LateWork::Lane lane_of(CUstream stream) { return reinterpret_cast<std::uintptr_t>(stream) - 1; }
+LateWork::Point& point_of(CUevent event) { return *reinterpret_cast<LateWork::Point*>(event); }
+void* pointer(std::uintptr_t at) { return reinterpret_cast<void*>(at); }
+
+// Every function that needs a context begins with it; it is also where a test makes calls fail.
+bool enters(CUresult* result, bool context = true) {
+  ++g.calls;
+  *result = CUDA_SUCCESS;
+  if (context && g_contexts.empty()) *result = CUDA_ERROR_INVALID_CONTEXT;
+  if (g.fail_at != 0 && g.calls == g.fail_at) *result = CUDA_ERROR_UNKNOWN;
+  return *result == CUDA_SUCCESS;
+}
+
+bool reserved(std::uintptr_t at, std::size_t bytes) {
+  const auto after = g_reservations.upper_bound(at);
+  if (after == g_reservations.begin()) return false;
+  const auto& [base, length] = *std::prev(after);
+  return at + bytes <= base + length;
+}
+
+bool used(std::uintptr_t at) {
+  return g.work.pending([&](const auto& item) {
+    return std::any_of(item.uses.begin(), item.uses.end(), [&](const auto& use) { return use.first == at; });
+  });
+}
+
+void let_go(std::uint64_t id) {
+  Handle& handle = g_handles.at(id);
+  if (--handle.references > 0) return;
+  close(handle.file);
+  g_used -= handle.bytes;
+  g_handles.erase(id);
+}
+
+CUresult copy(LateWork::Lane lane, std::uintptr_t device, std::function<void()> body) {
+  const auto found = g_mappings.find(device);
+  if (found == g_mappings.end() || !found->second.accessible) return CUDA_ERROR_INVALID_VALUE;
+  g.work.push(lane, {std::move(body), {{device, found->second.handle}}});
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+StandinCuda* standin_cuda() { return &g; }
+
+CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+CUresult cuDriverGetVersion(int* version) { return *version = 13000, CUDA_SUCCESS; }
+CUresult cuGetErrorName(CUresult error, const char** name) {
+  *name = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_STANDIN";
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetCount(int* count) { return *count = 1, CUDA_SUCCESS; }
+CUresult cuDeviceGet(CUdevice* device, int ordinal) { return *device = ordinal, CUDA_SUCCESS; }
+CUresult cuDeviceGetName(char* name, int bytes, CUdevice) { return std::strncpy(name, "Stand-in", bytes), CUDA_SUCCESS; }
+CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) { return *bytes = g.limit, CUDA_SUCCESS; }
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute what, CUdevice) {
+  *value = what == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? g.virtual_memory
+           : what == CU_DEVICE_ATTRIBUTE_INTEGRATED                        ? g.integrated
+                                                                           : 0;
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) { return *context = primary(), CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = g_contexts.empty() ? nullptr : g_contexts.back();
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxPushCurrent(CUcontext context) { return g_contexts.push_back(context), CUDA_SUCCESS; }
+CUresult cuCtxPopCurrent(CUcontext* context) {
+  *context = g_contexts.back();
+  return g_contexts.pop_back(), CUDA_SUCCESS;
+}
+CUresult cuMemGetInfo(size_t* free, size_t* total) {
+  *free = g.limit - g_used;
+  return *total = g.limit, CUDA_SUCCESS;
+}
+CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+  return *bytes = kGranularity, CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* at, size_t bytes, size_t alignment, CUdeviceptr, unsigned long long) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  if (bytes % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
+  // Given back with the whole of it at the end: a reservation is cut to its alignment.
+  auto raw = reinterpret_cast<std::uintptr_t>(
+      mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  const std::uintptr_t base = (raw + alignment - 1) / alignment * alignment;
+  if (base > raw) munmap(pointer(raw), base - raw);
+  munmap(pointer(base + bytes), raw + alignment - base);
+  g_reservations[base] = bytes;
+  return *at = base, CUDA_SUCCESS;
+}
+CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  const auto found = g_reservations.find(at);
+  if (found == g_reservations.end() || found->second != bytes) return CUDA_ERROR_INVALID_VALUE;
+  const auto inside = g_mappings.lower_bound(at);
+  if (inside != g_mappings.end() && inside->first < at + bytes) return CUDA_ERROR_INVALID_VALUE;
+  munmap(pointer(at), bytes);
+  g_reservations.erase(found);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp*, unsigned long long) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  if (g_used + bytes > g.limit) return CUDA_ERROR_OUT_OF_MEMORY;
+  const int file = memfd_create("chunk", 0);
+  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  g_used += bytes;
+  g_handles[*handle = g_next_handle++] = {file, bytes};
+  return CUDA_SUCCESS;
+}
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  if (!g_handles.contains(handle)) return CUDA_ERROR_INVALID_VALUE;
+  return let_go(handle), CUDA_SUCCESS;
+}
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* at) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  const auto found = g_mappings.find(reinterpret_cast<std::uintptr_t>(at));
+  if (found == g_mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+  ++g_handles.at(*handle = found->second.handle).references;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  if (offset != 0 || !g_handles.contains(handle) || g_handles[handle].bytes != bytes || !reserved(at, bytes) ||
+      g_mappings.contains(at)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  ++g_handles[handle].references;
+  g_mappings[at] = {handle};
+  return CUDA_SUCCESS;
+}
+CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc*, size_t) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  const auto found = g_mappings.find(at);
+  if (found == g_mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+  const Handle& handle = g_handles.at(found->second.handle);
+  if (handle.bytes != bytes || mmap(pointer(at), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, handle.file, 0) == MAP_FAILED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return found->second.accessible = true, CUDA_SUCCESS;
+}
+CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  const auto found = g_mappings.find(at);
+  if (found == g_mappings.end() || g_handles.at(found->second.handle).bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (used(at)) g.work.complain("an address is unmapped while work that was asked for uses it");
+  mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  const std::uint64_t handle = found->second.handle;
+  g_mappings.erase(found);
+  return let_go(handle), CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  return copy(lane_of(stream), from, [=] { std::memcpy(to, pointer(from), bytes); });
+}
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  return copy(lane_of(stream), to, [=] { std::memcpy(pointer(to), from, bytes); });
+}
+CUresult cuStreamCreate(CUstream* stream, unsigned) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  *stream = reinterpret_cast<CUstream>(g.work.add_lane() + 1);
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy(CUstream) { return CUDA_SUCCESS; }
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  return g.work.order(lane_of(stream), point_of(event)), CUDA_SUCCESS;
+}
+CUresult cuEventCreate(CUevent* event, unsigned) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  ++g.events;
+  *event = reinterpret_cast<CUevent>(new LateWork::Point(0, 0));
+  return CUDA_SUCCESS;
+}
+CUresult cuEventDestroy(CUevent event) {
+  --g.events;
+  delete &point_of(event);
+  return CUDA_SUCCESS;
+}
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  point_of(event) = g.work.end_of(lane_of(stream));
+  return CUDA_SUCCESS;
+}
+CUresult cuEventQuery(CUevent event) { return g.work.poll(point_of(event)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
+CUresult cuEventSynchronize(CUevent event) { return g.work.wait(point_of(event)), CUDA_SUCCESS; }
+CUresult cuEventElapsedTime(float* ms, CUevent, CUevent) { return *ms = 1.0F, CUDA_SUCCESS; }
+
+}  // extern "C"
+
+// A fresh device, its work drawn from a seed.
+void StandinCuda::begin(std::uint32_t seed) {
+  work.begin(seed);
+  work.mapped = [](std::uintptr_t at) {
+    const auto found = g_mappings.find(at);
+    return found != g_mappings.end() && found->second.accessible ? found->second.handle : ~std::uint64_t{0};
+  };
+  calls = fail_at = 0;
+}
+
+std::size_t StandinCuda::handles() const { return g_handles.size(); }
+std::size_t StandinCuda::mappings() const { return g_mappings.size(); }
+std::size_t StandinCuda::reservations() const { return g_reservations.size(); }

@@ -1,0 +1,34 @@
+"""The CUDA device where there is no GPU: its sources compile, and people are told what is missing.
+
+The engine over an ordered device and over the CUDA driver is tested natively (tests/native/ordered_programs.cpp, by
+``make sanitize``) and broken on purpose (test_mutations.py). What needs a GPU is in ``make gpu-check``.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import vtensor
+from vtensor import cuda_headers, native
+
+from .cuda_headers import check
+
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: make gpu-check says more")
+
+
+def test_the_sources_compile_against_the_installed_torch() -> None:
+    check(native.torch_include()[0])
+
+
+def test_headers_are_found() -> None:
+    found = cuda_headers.cuda_include()
+    assert found is not None
+    assert (found / "cuda_runtime_api.h").is_file()
+
+
+@without_gpu
+def test_no_gpu_is_said_in_words() -> None:
+    with pytest.raises(vtensor.UnsupportedDeviceError, match="no GPU"):
+        vtensor.enable("64MiB", device="cuda")
+    assert not vtensor.is_enabled()
