@@ -20,7 +20,7 @@ struct Frame {
   const char* name;
   OpId id;
   std::uint32_t row;  // of the recorder; kNone until it uses or allocates managed memory
-  Ticket::Lane stream;  // what it is asked of, on an ordered device; else none
+  Ticket::Lane stream = Ticket::Lane::none;  // what it is asked of, on an ordered device; else none
 };
 
 struct Thread {

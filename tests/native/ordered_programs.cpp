@@ -11,8 +11,6 @@
 #include "engine.h"
 
 #ifdef VT_STANDIN  // the CUDA driver, over a library that stands in for NVIDIA's
-#include <dlfcn.h>
-
 #include "driver_cuda.h"
 #include "standin_cuda.h"
 #else
@@ -26,10 +24,7 @@ namespace {
 constexpr Bytes kChunk = 4 << 10;
 
 #ifdef VT_STANDIN
-StandinCuda& standin() {
-  static auto* found = reinterpret_cast<StandinCuda* (*)()>(dlsym(dlopen(VT_STANDIN, RTLD_NOW), "standin_cuda"))();
-  return *found;
-}
+StandinCuda& standin() { return *standin_cuda(); }
 struct Device {
   LateWork& work = standin().work;
   std::unique_ptr<Driver> make(std::uint32_t seed, std::size_t most_chunks) {

@@ -248,7 +248,6 @@ CUresult cuEventElapsedTime(float* ms, CUevent, CUevent) { return *ms = 1.0F, CU
 
 }  // extern "C"
 
-// A fresh device, its work drawn from a seed.
 void StandinCuda::begin(std::uint32_t seed) {
   work.begin(seed);
   work.mapped = [](std::uintptr_t at) {
@@ -260,4 +259,3 @@ void StandinCuda::begin(std::uint32_t seed) {
 
 std::size_t StandinCuda::handles() const { return g_handles.size(); }
 std::size_t StandinCuda::mappings() const { return g_mappings.size(); }
-std::size_t StandinCuda::reservations() const { return g_reservations.size(); }
