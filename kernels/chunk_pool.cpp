@@ -42,7 +42,7 @@ Status ChunkPool::overdraw(ChunkId* chunk) {
     if (!driver_.set_capacity(capacity_ + overdrawn_).ok()) fatal("a chunk that was not made counts");
     return status;
   }
-  ++overdrawn_;
+  peak_overdrawn_ = std::max(peak_overdrawn_, ++overdrawn_);
   ++held_;
   changed();
   return kOk;

@@ -40,7 +40,11 @@ class ChunkPool {
   std::size_t free() const noexcept { return free_.size(); }
   const std::vector<ChunkId>& free_chunks() const noexcept { return free_; }
   std::size_t overdrawn() const noexcept { return overdrawn_; }
-  void reset_peak() noexcept { peak_ = held_; }
+  std::size_t peak_overdrawn() const noexcept { return peak_overdrawn_; }
+  void reset_peak() noexcept {
+    peak_ = held_;
+    peak_overdrawn_ = overdrawn_;
+  }
 
   // Empty, or the invariant that is broken.
   std::string validate() const;
@@ -53,6 +57,7 @@ class ChunkPool {
   std::size_t held_ = 0;
   std::size_t peak_ = 0;
   std::size_t overdrawn_ = 0;  // chunks that exist beyond the capacity
+  std::size_t peak_overdrawn_ = 0;
   std::vector<ChunkId> free_;
 };
 

@@ -78,7 +78,7 @@ struct Snapshot {
   Bytes moved_out = 0, moved_in = 0;
   std::size_t copies_out = 0, copies_in = 0;
   std::uint64_t host_waits = 0;      // times a thread stood until the device had done something, on ordered devices
-  std::size_t overdrawn_chunks = 0;  // beyond the budget now, on ordered devices
+  std::size_t overdrawn_chunks = 0, peak_overdrawn_chunks = 0;  // beyond the budget, on ordered devices
   LaneTimes out_times, in_times;
   LiveHandles handles;
   std::string host_name;

@@ -26,6 +26,7 @@ Snapshot Engine::snapshot() {
   shot.copies_in = copies_.done(Lane::in);
   shot.host_waits = order_.waits();
   shot.overdrawn_chunks = pool_.overdrawn();
+  shot.peak_overdrawn_chunks = pool_.peak_overdrawn();
   if (!drained_) {
     shot.slots_used = store_->held();
     shot.slots_capacity = store_->capacity();

@@ -7,6 +7,7 @@
 #include "fault_handler.h"
 #include "module.h"
 #include "registry.h"
+#include "thread_state.h"
 #include "torch_bridge.h"
 #include "torch_observer.h"
 
@@ -34,6 +35,17 @@ void bind_product(py::module_& m) {
       },
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("spill_dir"), py::arg("policy"),
       py::arg("granularity"), py::arg("raise_oversize"), py::arg("link"), py::arg("min_size"), py::arg("observe_always"));
+  // In the place of start(), for tests: torch's tensors on an ordered device whose copies happen late.
+  m.def(
+      "start_late",
+      [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& policy, Bytes min_size, std::uint32_t seed) {
+        if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
+        adopt(make_late_engine(budget_chunks, chunk, host, policy, seed));
+        set_current_stream([](Engine& engine) { return engine.stream(nullptr); });
+        attach_torch(min_size, true);
+      },
+      py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("min_size"), py::arg("seed"));
+  m.def("late_complaints", [] { return late_complaints(); });
   m.def("stop", [] {
     detach_torch();
     retire_current();

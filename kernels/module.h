@@ -14,6 +14,12 @@ struct MadeEngine {
   InjectDriver* inject;  // owned by the engine; nullptr unless asked for
 };
 
+// The same over an ordered device in ordinary memory, its order of work drawn from `seed` (driver_late.h).
+std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
+                                         const std::string& policy, std::uint32_t seed);
+// What that device complained about.
+std::vector<std::string> late_complaints();
+
 MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes, const std::string& spill_dir,
                        const std::string& policy, const std::string& granularity, bool raise_oversize, double link,
                        bool injectable);

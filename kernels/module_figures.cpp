@@ -1,6 +1,7 @@
 // See module.h.
 
 #include "driver_host.h"
+#include "driver_late.h"
 #include "module.h"
 
 namespace py = pybind11;
@@ -26,6 +27,25 @@ MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_
                                  : make_file_store(chunk_bytes, host_bytes, spill_dir);
   return {std::make_unique<Engine>(std::move(driver), std::move(store), config), inject};
 }
+
+namespace {
+LateWork& late_work() {
+  static auto* work = new LateWork;  // never destroyed: engines may live to the end
+  return *work;
+}
+}  // namespace
+
+std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
+                                         const std::string& policy, std::uint32_t seed) {
+  EngineConfig config;
+  config.budget_chunks = budget_chunks;
+  config.order = order_from(policy);
+  late_work().begin(seed);
+  auto driver = std::make_unique<LateDriver>(chunk_bytes, 8 * budget_chunks + 4096, late_work(), Streams::at_once);
+  return std::make_unique<Engine>(std::move(driver), make_ram_store(chunk_bytes, host_bytes), config);
+}
+
+std::vector<std::string> late_complaints() { return late_work().complaints(); }
 
 py::dict to_dict(const Amount& amount) {
   py::dict d;
@@ -59,6 +79,9 @@ py::dict to_dict(const Snapshot& shot) {
   d["peak_held_chunks"] = shot.peak_held_chunks;
   d["cached_chunks"] = shot.cached_chunks;
   d["peak_used_chunks"] = shot.peak_used_chunks;
+  d["overdrawn_chunks"] = shot.overdrawn_chunks;
+  d["peak_overdrawn_chunks"] = shot.peak_overdrawn_chunks;
+  d["host_waits"] = shot.host_waits;
   d["ranges"] = shot.ranges;
   d["slots_used"] = shot.slots_used;
   d["slots_capacity"] = shot.slots_capacity;

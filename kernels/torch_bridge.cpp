@@ -59,7 +59,7 @@ class Shim final : public c10::Allocator {
   static void* managed(Engine& engine, Bytes bytes) {
     void* address = nullptr;
     try {
-      address = allocate_managed(engine, bytes);
+      address = allocate_managed(engine, bytes, current_stream(engine));
     } catch (const OutOfMemory& error) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
     }

@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lowest first; names on one line may not use each other unless one is the other's header.
 KERNELS = [
-    {"types"},
+    {"types", "late_work"},
     {"driver", "cuda_api"},
     {"host_lane", "driver_inject", "host_store", "policy", "counters", "chunk_pool", "address_space", "stream_order"},
-    {"driver_host", "driver_cuda", "driver_cuda_lanes", "file_store", "residency"},
+    {"driver_host", "driver_cuda", "driver_cuda_lanes", "driver_late", "file_store", "residency"},
     {"range"},
     {"range_cache", "copy_engine"},
     {"engine", "engine_move", "engine_use", "engine_slots", "engine_plan", "engine_order", "engine_check"},

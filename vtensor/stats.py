@@ -27,16 +27,19 @@ def memory_stats() -> dict[str, Any]:
     - ``absent_bytes``: tensor bytes whose only place is the host store
     - ``borrowed_bytes``: of these, used in place
     - ``unmanaged_bytes``: tensors smaller than ``min_size``, in torch's own memory
-    - ``held_bytes`` (current and peak only): all chunks held; never above ``budget_bytes``
+    - ``held_bytes`` (current and peak only): all chunks held; never above ``budget_bytes`` plus ``overdrawn_bytes``
     - ``used_bytes`` (current and peak only): of these, held by tensors; the others are freed memory that waits, mapped,
       for a tensor of its size
+    - ``overdrawn_bytes`` (current and peak only): held beyond the budget on a GPU, where an operation that alone needs
+      more cannot use the host store in place; 0 on the CPU
     - ``host_bytes`` (current and peak only): slots in use in the host store
 
     Settings: ``budget_bytes``, ``host_capacity_bytes``, ``chunk_bytes``.
 
     The rest are totals: ``moved_out_bytes``, ``moved_in_bytes``, ``evictions`` (vTensors copied out), ``discards``
     (vTensors that left for free), ``cancels``, ``faults`` (reads outside operations), ``oversize`` (operations larger
-    than the budget), ``failures`` (survived), ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
+    than the budget), ``failures`` (survived), ``host_waits`` (times a thread stood until a GPU had done something),
+    ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
 
     Of plans: ``iterations`` seen, ``planned_iterations`` (followed a plan from end to end), ``deviations`` (left one),
     ``plans`` made, ``predicted_step_seconds`` and ``predicted_bytes`` (what the newest plan promises of step time and
@@ -60,6 +63,8 @@ def memory_stats() -> dict[str, Any]:
     stats["held_bytes.peak"] = shot["peak_held_chunks"] * chunk
     stats["used_bytes.current"] = (shot["held_chunks"] - shot["cached_chunks"]) * chunk
     stats["used_bytes.peak"] = shot["peak_used_chunks"] * chunk
+    stats["overdrawn_bytes.current"] = shot["overdrawn_chunks"] * chunk
+    stats["overdrawn_bytes.peak"] = shot["peak_overdrawn_chunks"] * chunk
     stats["host_bytes.current"] = shot["slots_used"] * chunk
     stats["host_bytes.peak"] = shot["slots_peak"] * chunk
     stats["budget_bytes"] = shot["budget_chunks"] * chunk
@@ -86,6 +91,7 @@ def memory_stats() -> dict[str, Any]:
         "faults",
         "oversize",
         "failures",
+        "host_waits",
         "allocations",
         "reused",
         "remaps",

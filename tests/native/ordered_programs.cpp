@@ -14,7 +14,7 @@
 #include "driver_cuda.h"
 #include "standin_cuda.h"
 #else
-#include "late_driver.h"
+#include "driver_late.h"
 #endif
 
 using namespace vt;

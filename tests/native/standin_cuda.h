@@ -3,6 +3,8 @@
 
 #include "late_work.h"
 
+using vt::LateWork;
+
 struct StandinCuda {
   LateWork work;
   std::size_t limit = std::size_t{1} << 30;  // bytes of device memory

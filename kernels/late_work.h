@@ -2,17 +2,21 @@
 //
 // Covers: what a GPU's streams and events do, made repeatable (the order is drawn from a seed), and the complaints about what a GPU
 // would not forgive. Nothing here runs by itself, and there are no threads.
-// Leaves: what the items are. late_driver.h is a device made of it, standin_cuda.cpp a CUDA driver.
+// Leaves: what the items are. For tests: driver_late.h is a device made of it, tests/native/standin_cuda.cpp a CUDA driver.
+// Thread-safety: none.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
+
+namespace vt {
 
 class LateWork {
  public:
@@ -117,3 +121,5 @@ class LateWork {
   std::vector<Queue> lanes_;
   std::vector<std::string> complaints_;
 };
+
+}  // namespace vt

@@ -1,0 +1,177 @@
+#include "driver_late.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace vt {
+
+namespace {
+
+using Lock = std::lock_guard<std::mutex>;
+constexpr std::uint64_t kNothing = ~std::uint64_t{0};
+
+void* pointer(Address at) { return reinterpret_cast<void*>(at); }
+
+bool close_again(Address at, Bytes bytes) {
+  return mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
+}  // namespace
+
+LateDriver::LateDriver(Bytes chunk_bytes, std::size_t most_chunks, LateWork& work, Streams streams)
+    : chunk_bytes_(chunk_bytes), most_(most_chunks), work_(work), kind_(streams), tickets_(2) {
+  file_ = memfd_create("late device", 0);
+  if (file_ < 0 || ftruncate(file_, static_cast<off_t>(most_ * chunk_bytes_)) != 0) fatal("no memory for the late device");
+  home_ = static_cast<char*>(mmap(nullptr, most_ * chunk_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0));
+  for (std::size_t i = most_; i-- > 0;) unused_.push_back(static_cast<ChunkId>(i));
+  work_.add_lane();
+  work_.add_lane();
+  work_.mapped = [this](Address at) { return mapped_.contains(at) ? mapped_[at] : kNothing; };
+}
+
+LateDriver::~LateDriver() {
+  munmap(home_, most_ * chunk_bytes_);
+  for (const auto& [base, bytes] : reservations_) munmap(pointer(base), bytes);
+  close(file_);
+}
+
+Status LateDriver::reserve(Bytes bytes, Address* base) {
+  const Lock lock(mutex_);
+  void* at = mmap(nullptr, bytes + chunk_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return {Code::failed, "reserve", errno};
+  reservations_[reinterpret_cast<Address>(at)] = bytes + chunk_bytes_;
+  *base = (reinterpret_cast<Address>(at) + chunk_bytes_ - 1) / chunk_bytes_ * chunk_bytes_;
+  return kOk;
+}
+
+Status LateDriver::release(Address) {
+  const Lock lock(mutex_);
+  if (!mapped_.empty()) work_.complain("addresses are given back while something is mapped there");
+  return kOk;
+}
+
+Status LateDriver::set_capacity(std::size_t chunks) {
+  const Lock lock(mutex_);
+  if (chunks < existing_.size() || chunks > most_) return {Code::illegal, "set_capacity", 0};
+  capacity_ = chunks;
+  return kOk;
+}
+
+Status LateDriver::create(ChunkId* chunk) {
+  const Lock lock(mutex_);
+  if (existing_.size() >= capacity_) return {Code::out_of_budget, "create", 0};
+  *chunk = unused_.back();
+  unused_.pop_back();
+  existing_.insert(*chunk);
+  return kOk;
+}
+
+Status LateDriver::destroy(ChunkId chunk) {
+  const Lock lock(mutex_);
+  if (!existing_.erase(chunk)) return {Code::illegal, "destroy", 0};
+  for (const auto& [at, mapped] : mapped_) {
+    if (mapped == chunk) work_.complain("a chunk is destroyed while it is mapped");
+  }
+  if (work_.pending([&](const auto& item) { return item.chunk == chunk; })) {
+    work_.complain("a chunk is destroyed while it is copied");
+  }
+  std::memset(home_ + chunk * chunk_bytes_, 0xdd, chunk_bytes_);  // whoever still reads it shall notice
+  unused_.push_back(chunk);
+  return kOk;
+}
+
+Status LateDriver::map(Address at, ChunkId chunk, Access) {
+  const Lock lock(mutex_);
+  if (mapped_.contains(at) || !existing_.contains(chunk)) return {Code::illegal, "map", 0};
+  if (mmap(pointer(at), chunk_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_,
+           static_cast<off_t>(chunk * chunk_bytes_)) == MAP_FAILED) {
+    return {Code::failed, "map", errno};
+  }
+  mapped_[at] = chunk;
+  return kOk;
+}
+
+Status LateDriver::unmap(Address at) {
+  const Lock lock(mutex_);
+  if (!mapped_.erase(at)) return {Code::illegal, "unmap", 0};
+  if (work_.pending([&](const auto& item) {
+        return std::any_of(item.uses.begin(), item.uses.end(), [&](const auto& use) { return use.first == at; });
+      })) {
+    work_.complain("an address is unmapped while a kernel that was asked for uses it");
+  }
+  return close_again(at, chunk_bytes_) ? kOk : Status{Code::failed, "unmap", errno};
+}
+
+Status LateDriver::copy(Lane lane, ChunkId chunk, std::function<void()> body, Ticket* ticket) {
+  return issue(lane, work_.push(number(lane), {std::move(body), {}, chunk}), ticket);
+}
+
+Status LateDriver::copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) {
+  const Lock lock(mutex_);
+  return copy(Lane::out, from, [to = to.memory, at = home_ + from * chunk_bytes_, bytes] { std::memcpy(to, at, bytes); }, ticket);
+}
+
+Status LateDriver::copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) {
+  const Lock lock(mutex_);
+  return copy(Lane::in, to, [from = from.memory, at = home_ + to * chunk_bytes_, bytes] { std::memcpy(at, from, bytes); }, ticket);
+}
+
+CopyState LateDriver::poll(Ticket ticket, int*) {
+  const Lock lock(mutex_);
+  return work_.poll(point(ticket)) ? CopyState::done : CopyState::pending;
+}
+
+void LateDriver::wait(Ticket ticket) {
+  const Lock lock(mutex_);
+  work_.wait(point(ticket));
+}
+
+CopyState LateDriver::cancel(Ticket ticket) {
+  wait(ticket);
+  return CopyState::done;
+}
+
+Status LateDriver::adopt(void* stream, Lane* lane) {
+  const Lock lock(mutex_);
+  const auto [entry, fresh] = streams_.try_emplace(stream, static_cast<Lane>(tickets_.size()));
+  if (fresh) {
+    tickets_.emplace_back();
+    work_.add_lane();
+  }
+  *lane = entry->second;
+  return kOk;
+}
+
+Status LateDriver::issue(Lane lane, LateWork::Point end, Ticket* ticket) {
+  auto& tickets = tickets_.at(number(lane));
+  tickets.push_back(end);
+  *ticket = {lane, tickets.size()};
+  return kOk;
+}
+
+Status LateDriver::mark(Lane lane, Ticket* ticket) {
+  const Lock lock(mutex_);
+  return issue(lane, work_.end_of(number(lane)), ticket);
+}
+
+Status LateDriver::order(Lane later, Ticket earlier) {
+  const Lock lock(mutex_);
+  if (later >= Lane::first_stream && kind_ == Streams::at_once) {
+    work_.wait(point(earlier));
+  } else {
+    work_.order(number(later), point(earlier));
+  }
+  return kOk;
+}
+
+LiveHandles LateDriver::live() const {
+  const Lock lock(mutex_);
+  return {reservations_.size(), existing_.size(), mapped_.size(), 0, 0};
+}
+
+}  // namespace vt

@@ -1,0 +1,82 @@
+"""Whole programs on an ordered device: torch's tensors in memory whose copies happen late (``kernels/driver_late.h``).
+
+What a GPU does to the engine, the observer and plans, without one: copies are done when somebody waits for them, in
+an order drawn from a seed, an evicted vTensor's chunk is somebody else's at once, and nothing faults. A value that is
+read too early changes the result's bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import vtensor
+from vtensor import native, session
+from vtensor.config import Config
+from vtensor.doors import open_doors
+from vtensor.foreach import cut_foreach
+
+from .identity import check_identity
+from .test_programs import MODELS, OPTIMIZERS, training
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sessions begin on the late device."""
+    module = native.load()
+
+    def start(config: Config) -> None:
+        seed = config.budget_chunks  # another order for each budget
+        module.start_late(config.budget_chunks, config.chunk, config.host, config.policy, config.min_size, seed)
+        open_doors(module)
+        cut_foreach(module, lambda: session.active_config().budget // 2)
+
+    monkeypatch.setattr(session, "_start", start)
+    yield
+    assert module.late_complaints() == []
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_training(late: None, model: str) -> None:
+    for stats in check_identity(lambda: training(MODELS[model], OPTIMIZERS["adamw"]), (0.6, 0.4)):
+        assert stats["evictions"] > 0
+        assert stats["planned_iterations"] > 0
+
+
+@pytest.mark.parametrize("optimizer", ["sgd_foreach", "adamw_fused"])
+def test_operations_larger_than_the_budget(late: None, optimizer: str) -> None:
+    runs = check_identity(lambda: training(MODELS["bert"], OPTIMIZERS[optimizer], steps=4), (0.5, 0.3))
+    assert runs[-1]["evictions"] > 0
+
+
+def test_without_a_plan(late: None) -> None:
+    runs = check_identity(lambda: training(MODELS["gpt2"], OPTIMIZERS["adamw"], accumulate=2, clip=1.0), policy="lru")
+    assert runs[-1]["moved_in_bytes"] > 0
+
+
+def test_views_in_place_and_a_side_door(late: None) -> None:
+    def program() -> Any:
+        kept = [torch.randn(64, 64) for _ in range(12)]
+        for i in range(40):
+            a, b = kept[i % 12], kept[(i * 5 + 3) % 12]
+            a.add_(b.t()[:, :64], alpha=0.25)
+            a[::2].mul_(0.5)
+            kept[(i * 7) % 12] = torch.tanh(a @ b)
+        out = kept[3].numpy().copy()
+        kept[4] += 1
+        return kept, [float(out.sum())], nn.functional.normalize(kept[5])
+
+    check_identity(program, (0.6, 0.4), policy="lru")
+
+
+def test_what_is_absent_comes_back_with_disable(late: None) -> None:
+    torch.manual_seed(0)
+    with vtensor.enabled("64KiB", chunk=4096, min_size=1, host="64MiB", policy="lru"):
+        tensors = [torch.full((2048,), float(i)) for i in range(32)]
+        assert vtensor.memory_stats()["absent_bytes.current"] > 0
+    for i, tensor in enumerate(tensors):
+        assert torch.equal(tensor, torch.full((2048,), float(i)))
