@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-lgm long lint sanitize bench clean
+.PHONY: demo test test-lgm long lint sanitize bench gpu-check clean
 
 demo: $(STAMP)
 	$(BIN)/vtensor demo
@@ -27,6 +27,10 @@ lint: $(STAMP)
 
 sanitize: $(STAMP)
 	$(MAKE) -C tests/native sanitize CUDA_INCLUDE=$$($(BIN)/python -c "from vtensor.cuda_headers import cuda_include; print(cuda_include())")
+
+# On a machine with a GPU, with whatever torch and CuPy are there: nothing is installed. One part: make gpu-check PART=costs
+gpu-check:
+	$(PYTHON) -m benchmarks.gpu_check $(if $(PART),--part $(PART))
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -27,6 +27,7 @@ namespace vt {
   F(cuCtxGetCurrent)               \
   F(cuCtxPushCurrent)              \
   F(cuCtxPopCurrent)               \
+  F(cuCtxSynchronize)              \
   F(cuMemGetInfo)                  \
   F(cuMemGetAllocationGranularity) \
   F(cuMemAddressReserve)           \
@@ -37,6 +38,8 @@ namespace vt {
   F(cuMemMap)                      \
   F(cuMemUnmap)                    \
   F(cuMemSetAccess)                \
+  F(cuMemHostRegister)             \
+  F(cuMemHostUnregister)           \
   F(cuMemcpyDtoHAsync)             \
   F(cuMemcpyHtoDAsync)             \
   F(cuStreamCreate)                \

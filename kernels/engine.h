@@ -77,6 +77,7 @@ struct Snapshot {
   std::size_t slots_used = 0, slots_capacity = 0, slots_peak = 0;
   Bytes moved_out = 0, moved_in = 0;
   std::size_t copies_out = 0, copies_in = 0;
+  Bytes pinned = 0;                  // of the host store
   std::uint64_t host_waits = 0;      // times a thread stood until the device had done something, on ordered devices
   std::size_t overdrawn_chunks = 0, peak_overdrawn_chunks = 0;  // beyond the budget, on ordered devices
   LaneTimes out_times, in_times;
@@ -155,6 +156,8 @@ class Engine {
   void used_on(Lane stream, Range& range) noexcept;
   // What `stream` was asked for when the tensor is freed may still use it (torch's record_stream). Pre: live.
   void record_stream(const void* address, Lane stream);
+  // Stands until everything that was asked of the streams is done: so that a clock of the host times what a device does.
+  void wait_for_streams();
   // An operation has been asked of `stream`.
   void pulse(Lane stream) {
     if (pressed()) order_.pulse(stream);

@@ -30,6 +30,7 @@ Snapshot Engine::snapshot() {
   if (!drained_) {
     shot.slots_used = store_->held();
     shot.slots_capacity = store_->capacity();
+    shot.pinned = store_->pinned();
     shot.host_name = store_->name();
     shot.handles = driver_->live();
     shot.out_times = driver_->times(Lane::out);

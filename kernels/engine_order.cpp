@@ -57,6 +57,11 @@ void Engine::note_use_on(Lane stream, Range& range) {
   if (before.lane != stream) range.others.add(before);
 }
 
+void Engine::wait_for_streams() {
+  Lock lock(mutex_);
+  if (!drained_) order_.wait(order_.streams());
+}
+
 void Engine::record_stream(const void* address, Lane stream) {
   Lock lock(mutex_);
   Range* range = find(address);

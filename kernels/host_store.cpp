@@ -47,10 +47,12 @@ Status write_copy(const HostPlace& from, const HostPlace& to, Bytes bytes) {
 namespace {
 
 constexpr Bytes kHugePage = Bytes{2} << 20;
+constexpr Bytes kPinnedAtOnce = Bytes{256} << 20;  // pinning costs the device's driver milliseconds, whatever the size
 
 class RamStore final : public HostStore {
  public:
-  RamStore(Bytes slot_bytes, std::size_t capacity) : HostStore(slot_bytes, capacity), bytes_(slot_bytes * capacity) {
+  RamStore(Bytes slot_bytes, std::size_t capacity, Pinning pinning)
+      : HostStore(slot_bytes, capacity), bytes_(slot_bytes * capacity), pinning_(std::move(pinning)) {
     const Bytes align = std::max(slot_bytes, kHugePage);
     reserved_ = bytes_ + align;
     // NORESERVE: pages are taken as slots are first written, not now.
@@ -64,16 +66,21 @@ class RamStore final : public HostStore {
     if (slot_bytes % kHugePage == 0) madvise(reinterpret_cast<void*>(base_), bytes_, MADV_HUGEPAGE);
   }
 
-  ~RamStore() override { munmap(raw_, reserved_); }
+  ~RamStore() override {
+    for (const Address piece : pinned_) pinning_.unpin(reinterpret_cast<void*>(piece));
+    munmap(raw_, reserved_);
+  }
 
   Status acquire(SlotId* slot) override {
     if (full()) return {Code::host_full, "host store", 0};
     *slot = next_slot();
+    if (pinning_.pin && is_new(*slot)) pin_up_to(Bytes{*slot + 1} * slot_bytes());
     take(*slot);
     return kOk;
   }
 
   void release(SlotId slot) override { give(slot); }
+  Bytes pinned() const noexcept override { return pinned_bytes_; }
 
   HostPlace place(SlotId slot) const override {
     return {reinterpret_cast<void*>(base_ + Bytes{slot} * slot_bytes()), -1, 0};
@@ -82,7 +89,22 @@ class RamStore final : public HostStore {
   std::string name() const override { return "RAM"; }
 
  private:
+  // Whole slots, and once only: where pinning was refused the memory stays as it is.
+  void pin_up_to(Bytes end) {
+    while (tried_ < end) {
+      const Bytes piece = std::min(std::max(kPinnedAtOnce, slot_bytes()), bytes_ - tried_);
+      if (pinning_.pin(reinterpret_cast<void*>(base_ + tried_), piece)) {
+        pinned_.push_back(base_ + tried_);
+        pinned_bytes_ += piece;
+      }
+      tried_ += piece;
+    }
+  }
+
   Bytes bytes_;
+  Pinning pinning_;
+  Bytes tried_ = 0, pinned_bytes_ = 0;
+  std::vector<Address> pinned_;
   Bytes reserved_ = 0;
   void* raw_ = nullptr;
   Address base_ = 0;
@@ -94,8 +116,8 @@ std::size_t slots_in(Bytes capacity_bytes, Bytes slot_bytes) {
 
 }  // namespace
 
-std::unique_ptr<HostStore> make_ram_store(Bytes slot_bytes, Bytes capacity_bytes) {
-  return std::make_unique<RamStore>(slot_bytes, slots_in(capacity_bytes, slot_bytes));
+std::unique_ptr<HostStore> make_ram_store(Bytes slot_bytes, Bytes capacity_bytes, Pinning pinning) {
+  return std::make_unique<RamStore>(slot_bytes, slots_in(capacity_bytes, slot_bytes), std::move(pinning));
 }
 
 }  // namespace vt

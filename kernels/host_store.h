@@ -5,6 +5,7 @@
 // Thread-safety: none of its own; the engine's lock guards it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +40,7 @@ class HostStore {
   // from being reused, and in a forked child.
   std::size_t used() const noexcept { return used_; }
   virtual std::size_t held() const noexcept { return used_; }
+  virtual Bytes pinned() const noexcept { return 0; }
 
  protected:
   HostStore(Bytes slot_bytes, std::size_t capacity) : slot_bytes_(slot_bytes), capacity_(capacity) {}
@@ -61,8 +63,15 @@ class HostStore {
 // Copies `bytes` from one place to another, at once. failed with an errno if a file would not be read or written.
 Status write_copy(const HostPlace& from, const HostPlace& to, Bytes bytes);
 
-// Slots in private memory of this process: copied on write by fork, so that a child sees the right bytes.
-std::unique_ptr<HostStore> make_ram_store(Bytes slot_bytes, Bytes capacity_bytes);
+// Makes memory of this process fast for a device to copy, and takes that back. `pin` may refuse: then copies are slower, and right.
+struct Pinning {
+  std::function<bool(void* memory, Bytes bytes)> pin;
+  std::function<void(void* memory)> unpin;
+};
+
+// Slots in private memory of this process: copied on write by fork, so that a child sees the right bytes. With `pinning`, memory
+// is pinned in large pieces as slots in them are first taken.
+std::unique_ptr<HostStore> make_ram_store(Bytes slot_bytes, Bytes capacity_bytes, Pinning pinning = {});
 
 // Slots in an unnamed file in `directory`. Room is claimed on the disk before a slot is handed out, so that a
 // full disk is noticed when nothing has moved yet. Throws InvalidUse if the directory can not be used.

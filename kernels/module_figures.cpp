@@ -82,6 +82,7 @@ py::dict to_dict(const Snapshot& shot) {
   d["overdrawn_chunks"] = shot.overdrawn_chunks;
   d["peak_overdrawn_chunks"] = shot.peak_overdrawn_chunks;
   d["host_waits"] = shot.host_waits;
+  d["pinned_bytes"] = shot.pinned;
   d["ranges"] = shot.ranges;
   d["slots_used"] = shot.slots_used;
   d["slots_capacity"] = shot.slots_capacity;

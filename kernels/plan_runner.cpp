@@ -11,7 +11,9 @@ constexpr std::size_t kMostSeen = 64;  // shapes of iterations remembered withou
 }  // namespace
 
 Finding PlanRunner::boundary(Engine& engine) {
+  if (timed_) engine.wait_for_streams();
   recorder_.end();
+  const bool was_timed = std::exchange(timed_, false) || !engine.ordered();
   ++counters_.iterations;
   Finding finding = Finding::nothing;
   if (recording_ && !recorder_.full()) {
@@ -27,6 +29,8 @@ Finding PlanRunner::boundary(Engine& engine) {
         if (seen == seen_.end()) {
           if (seen_.size() >= kMostSeen) seen_.erase(seen_.begin());
           seen_.push_back({recorder_.hash(), 1});
+        } else if (!was_timed) {
+          timed_ = true;  // the next of its kind will be worth analysing
         } else if (std::has_single_bit(++seen->times)) {
           finding = Finding::repeated;  // again now and then: the analysis may have been busy with another shape, or have failed
         }
@@ -76,7 +80,7 @@ void PlanRunner::forget_plans() {
 void PlanRunner::reset() {
   recorder_ = Recorder{};
   finished_ = Recorder{};
-  recording_ = followed_ = false;
+  recording_ = timed_ = followed_ = false;
   plans_.clear();
   active_ = nullptr;
   bound_.clear();

@@ -76,11 +76,16 @@ Ticket StreamOrder::end_of(Lane copies) {
   return ticket;
 }
 
-Fence StreamOrder::everything() {
+Fence StreamOrder::streams() const {
   Fence fence;
+  for (auto i = static_cast<std::size_t>(Lane::first_stream); i < lanes_; ++i) fence.add(now(static_cast<Lane>(i)));
+  return fence;
+}
+
+Fence StreamOrder::everything() {
+  Fence fence = streams();
   fence.add(end_of(Lane::out));
   fence.add(end_of(Lane::in));
-  for (auto i = static_cast<std::size_t>(Lane::first_stream); i < lanes_; ++i) fence.add(now(static_cast<Lane>(i)));
   return fence;
 }
 

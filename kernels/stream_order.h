@@ -67,7 +67,8 @@ class StreamOrder {
   std::uint64_t waits() const noexcept { return waits_; }
   // A ticket that ends all that was asked of `copies` so far.
   Ticket end_of(Lane copies);
-  // All that was ever asked of the device.
+  // All that was ever asked of the streams, and of the whole device.
+  Fence streams() const;
   Fence everything();
 
  private:

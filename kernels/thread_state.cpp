@@ -134,6 +134,7 @@ PlanRunner* Recording::operator->() const noexcept { return g_runner; }
 
 void begin_row(const Recording& recording, Thread& thread, Engine& engine) {
   static const OpId outside = operator_id("(outside operations)");
+  if (recording->timed()) engine.wait_for_streams();  // what was asked before this row belongs to the row before
   if (thread.frames.empty()) {
     recording->row(engine, outside);
   } else if (thread.frames.back().row == kNone) {

@@ -15,7 +15,14 @@ from pathlib import Path
 from vtensor import native
 from vtensor.cuda_headers import cuda_include
 
-SOURCES = ("torch_cuda.cpp", "module_cuda.cpp", "driver_cuda.cpp", "driver_cuda_lanes.cpp", "cuda_api.cpp")
+SOURCES = (
+    "torch_cuda.cpp",
+    "module_cuda.cpp",
+    "driver_cuda.cpp",
+    "driver_cuda_lanes.cpp",
+    "cuda_api.cpp",
+    "cuda_slab.cpp",
+)
 # What torch's build generates, and a CPU wheel leaves out.
 MACROS = "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n"
 

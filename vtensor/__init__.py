@@ -13,7 +13,7 @@ from __future__ import annotations
 from .errors import BuildError, ConfigError, NotEnabledError, UnsupportedDeviceError, VtensorError
 from .planning import record, save_trace, step
 from .primitives import Residency, VTensor, merge, residency, salloc, split
-from .session import disable, enable, enabled, is_enabled
+from .session import cupy_allocator, disable, enable, enabled, is_enabled
 from .stats import memory_stats, memory_summary, reset_peak_memory_stats
 
 __version__ = "0.1.0"
@@ -26,6 +26,7 @@ __all__ = [
     "UnsupportedDeviceError",
     "VTensor",
     "VtensorError",
+    "cupy_allocator",
     "disable",
     "enable",
     "enabled",

@@ -54,9 +54,9 @@ def _parser() -> argparse.ArgumentParser:
         "--device",
         choices=["auto", "cpu", "cuda"],
         default="auto",
-        help="whose tensors: cpu; auto is cpu where torch sees no GPU; cuda is not in this version",
+        help="whose tensors (default: auto, which is cuda where torch sees a GPU, else cpu)",
     )
-    run.add_argument("--chunk", metavar="SIZE", default="2MiB", help="unit in which tensors move (default: 2MiB)")
+    run.add_argument("--chunk", metavar="SIZE", help="unit in which tensors move (default: 2MiB, 16MiB on a GPU)")
     run.add_argument("--min-size", metavar="SIZE", help="smallest managed tensor (default: half a chunk)")
     run.add_argument("--host", metavar="SIZE", help="room of the host store (default: four fifths of RAM)")
     run.add_argument("--spill-dir", metavar="DIR", help="keep absent data in a file here instead of in RAM")

@@ -1,7 +1,7 @@
 """Arguments of :func:`vtensor.enable`, checked and turned into numbers of bytes.
 
 Covers: sizes and speeds as people write them, environment variables, defaults.
-Leaves: what the numbers do (``kernels/engine.h``). Imports neither torch nor the native core.
+Leaves: what the numbers do (``kernels/engine.h``). Does not import the native core, and torch only to ask a GPU's size.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = ["Config", "Granularity", "Oversize", "Policy", "format_bytes", "make_
 
 Policy = Literal["plan", "lru", "size_staleness"]
 Granularity = Literal["chunk", "tensor"]
+_CHUNK = {"cpu": "2MiB", "cuda": "16MiB"}  # DESIGN.md has what a mapping costs
 Oversize = Literal["borrow", "raise"]
 
 
@@ -28,6 +29,10 @@ Oversize = Literal["borrow", "raise"]
 class Config:
     """One checked configuration; all sizes in bytes."""
 
+    device: str
+    """``"cpu"`` or ``"cuda"``."""
+    ordinal: int
+    """Which CUDA device; 0 on the CPU."""
     budget: int
     """Bytes of chunks the device may hold; a multiple of `chunk`."""
     chunk: int
@@ -80,6 +85,14 @@ def physical_memory() -> int:
     return total
 
 
+def _gpu() -> tuple[int, int]:
+    """The current CUDA device and its bytes of memory."""
+    import torch
+
+    ordinal = torch.cuda.current_device()
+    return ordinal, torch.cuda.get_device_properties(ordinal).total_memory
+
+
 def _budget(value: int | float | str | None, total: int) -> int:
     if value is None:
         value = os.environ.get("VTENSOR_BUDGET")
@@ -105,7 +118,8 @@ def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
 def make_config(
     budget: int | float | str | None = None,
     *,
-    chunk: int | str = "2MiB",
+    device: str = "cpu",
+    chunk: int | str | None = None,
     min_size: int | str | None = None,
     host: int | str | None = None,
     spill_dir: str | os.PathLike[str] | None = None,
@@ -121,7 +135,8 @@ def make_config(
     ConfigError
         Naming the argument, what is wrong with it, and what would do.
     """
-    total = physical_memory()
+    ordinal, total = (0, physical_memory()) if device == "cpu" else _gpu()
+    chunk = _CHUNK[device] if chunk is None else chunk
     chunk_bytes = parse_bytes(chunk, "chunk")
     page = os.sysconf("SC_PAGE_SIZE")
     if chunk_bytes & (chunk_bytes - 1) or chunk_bytes < page:
@@ -144,8 +159,14 @@ def make_config(
         stat = os.statvfs(directory)
         host_bytes = max(stat.f_bavail * stat.f_frsize, chunk_bytes)
     else:
-        host_bytes = total * 4 // 5
+        host_bytes = physical_memory() * 4 // 5
+    if device == "cuda" and (directory or link is not None):
+        raise ConfigError(
+            "spill_dir= and link= are for device='cpu': on a GPU absent data waits in RAM, over its own bus"
+        )
     return Config(
+        device=device,
+        ordinal=ordinal,
         budget=budget_bytes // chunk_bytes * chunk_bytes,
         chunk=chunk_bytes,
         min_size=chunk_bytes // 2 if min_size is None else parse_bytes(min_size, "min_size"),

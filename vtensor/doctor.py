@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 from . import native
 from .config import format_bytes, physical_memory
-from .errors import VtensorError
+from .cuda_headers import cuda_include
+from .errors import UnsupportedDeviceError, VtensorError
+from .gpu import check_gpu
 
 __all__ = ["examine", "report"]
 
@@ -64,8 +68,17 @@ def _torch() -> Iterator[Finding]:
         yield "torch", False, f"not importable ({error}); install it first, e.g. pip install torch"
         return
     yield "torch", True, str(torch.__version__)
-    gpu = torch.cuda.is_available()
-    yield "gpu", True, "seen by torch; this version manages CPU tensors only" if gpu else "none seen by torch"
+    if not torch.cuda.is_available():
+        built = "built with CUDA" if torch.version.cuda else "built without CUDA"
+        yield "gpu", True, f"none seen by torch ({built}); CPU tensors can be managed"
+        return
+    headers = cuda_include()
+    yield "gpu", True, f"{torch.cuda.get_device_name()}, {format_bytes(torch.cuda.mem_get_info()[1])}"
+    yield (
+        "cuda headers",
+        headers is not None,
+        str(headers or "no cuda.h; pip install nvidia-cuda-runtime, or set CUDA_HOME"),
+    )
 
 
 def _compiler() -> Iterator[Finding]:
@@ -79,10 +92,25 @@ def _compiler() -> Iterator[Finding]:
 
 def _core() -> Iterator[Finding]:
     try:
-        native.load()
+        module = native.load()
         yield "native core", True, str(native.library_path())
+        yield from _gpu_core(module)
     except (VtensorError, ImportError) as error:
         yield "native core", False, str(error)
+
+
+def _gpu_core(module: ModuleType) -> Iterator[Finding]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return
+    try:
+        check_gpu(module, torch.cuda.current_device())
+        yield "gpu memory", True, "can be managed"
+    except UnsupportedDeviceError as error:
+        yield "gpu memory", False, str(error)
+    cupy = importlib.util.find_spec("cupy") is not None
+    yield "cupy", True, "its pools are the source of chunks" if cupy else "not installed: chunks are the core's own"
 
 
 _LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (_python, _kernel, _memory, _torch, _compiler, _core)

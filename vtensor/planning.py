@@ -137,7 +137,7 @@ class Planner:
             speed("out"),
             speed("in"),
             tax=tax,
-            **HOST_COSTS,
+            **(HOST_COSTS if self.config.device == "cpu" else {}),  # a GPU's copies take nothing from who computes
         )
 
     def _analyze(self, raw: dict[str, Any], device: lgm.Device) -> None:

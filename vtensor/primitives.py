@@ -14,7 +14,7 @@ import torch
 from . import native
 from .config import parse_bytes
 from .errors import ConfigError
-from .session import core
+from .session import active_config, core
 
 __all__ = ["Residency", "State", "VTensor", "merge", "residency", "salloc", "split"]
 
@@ -99,7 +99,7 @@ def salloc(nbytes: int | str) -> torch.Tensor:
     module = core()
     module.manage_all_sizes(True)
     try:
-        return torch.empty(parse_bytes(nbytes, "nbytes"), dtype=torch.uint8)
+        return torch.empty(parse_bytes(nbytes, "nbytes"), dtype=torch.uint8, device=active_config().device)
     finally:
         module.manage_all_sizes(False)
 

@@ -11,7 +11,7 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Literal
 
@@ -20,10 +20,11 @@ from .config import Config, Granularity, Oversize, Policy, format_bytes, make_co
 from .doors import close_doors, open_doors
 from .errors import ConfigError, NotEnabledError, UnsupportedDeviceError
 from .foreach import cut_foreach, restore_foreach
+from .gpu import active_pool, start_gpu, stop_gpu
 from .math_library import settle
 from .planning import change_budget, check_plan, start_planner, stop_planner
 
-__all__ = ["Device", "active_config", "core", "disable", "enable", "enabled", "is_enabled"]
+__all__ = ["Device", "active_config", "core", "cupy_allocator", "disable", "enable", "enabled", "is_enabled"]
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -60,7 +61,7 @@ def enable(
     budget: int | float | str | None = None,
     *,
     device: Device = "auto",
-    chunk: int | str = "2MiB",
+    chunk: int | str | None = None,
     min_size: int | str | None = None,
     host: int | str | None = None,
     spill_dir: str | os.PathLike[str] | None = None,
@@ -81,10 +82,11 @@ def enable(
         Bytes of device memory, a text such as ``"4GiB"``, or a fraction of the device such as ``0.5``.
         Default: the environment variable ``VTENSOR_BUDGET``.
     device
-        ``"cpu"``: torch's CPU tensors. This version manages no other device; ``"auto"`` is the CPU unless torch sees
-        a GPU, where it raises rather than manage the wrong memory.
+        ``"cpu"``: torch's CPU tensors. ``"cuda"``: those of the current CUDA device. ``"auto"``: the GPU where torch
+        sees one, else the CPU.
     chunk
-        Bytes of one vTensor, the unit in which tensors move; a power of two.
+        Bytes of one vTensor, the unit in which tensors move; a power of two. Default: ``"2MiB"`` on the CPU,
+        ``"16MiB"`` on a GPU, where mapping one costs more.
     min_size
         The smallest allocation that is managed. Default: half a chunk. Smaller ones are torch's, and are counted
         (``unmanaged_bytes`` in :func:`vtensor.memory_stats`).
@@ -137,8 +139,8 @@ def enable(
         log.warning("VTENSOR_DISABLE is set: vtensor.enable() does nothing")
         return
     _set_log_level()
-    _check_device(device)
     given: dict[str, Any] = {
+        "device": _device(device),
         "chunk": chunk,
         "min_size": min_size,
         "host": host,
@@ -162,7 +164,7 @@ def enable(
         try:
             start_planner(config, checked)
         except BaseException:
-            _stop()
+            _stop(config)
             raise
         _active = config
     log.info(
@@ -177,12 +179,18 @@ def enable(
 
 
 def disable() -> None:
-    """Stop managing. Live tensors stay valid and keep their data; new ones are torch's again. Idempotent."""
+    """Stop managing. Live tensors stay valid and keep their data; new ones are torch's again. Idempotent.
+
+    Raises
+    ------
+    torch.OutOfMemoryError
+        On a GPU, if it has no room for live tensors that wait in the host store; then vtensor stays enabled.
+    """
     global _active
     with _lock:
         if _active is None:
             return
-        _stop()
+        _stop(_active)
         _active = None
     log.info("disabled")
 
@@ -204,25 +212,48 @@ def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator
             enable(outer.budget)
 
 
-def _check_device(device: str) -> None:
+def _device(asked: str) -> str:
+    """``"cpu"`` or ``"cuda"``."""
     import torch
 
-    if device not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"device={device!r} is unknown; choose 'auto', 'cpu' or 'cuda'")
-    if device == "cpu":
-        return
-    if torch.cuda.is_available():
+    if asked not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device={asked!r} is unknown; choose 'auto', 'cpu' or 'cuda'")
+    if asked == "cpu":
+        return "cpu"
+    seen = torch.cuda.is_available()
+    if asked == "cuda" and not seen:
         raise UnsupportedDeviceError(
-            "this version of vtensor manages CPU tensors only, and torch sees a GPU here; "
-            "pass device='cpu' (vtensor run --device cpu) to manage the CPU tensors of this process"
+            "device='cuda': torch sees no GPU here (torch.cuda.is_available() is False); 'vtensor doctor' says what is "
+            "missing, and device='cpu' manages CPU tensors"
         )
-    if device == "cuda":
-        raise UnsupportedDeviceError("device='cuda': torch sees no GPU here (torch.cuda.is_available() is False)")
+    return "cuda" if seen else "cpu"
+
+
+def cupy_allocator() -> Callable[[int], Any]:
+    """An allocator for CuPy whose arrays share the budget: ``cupy.cuda.set_allocator(vtensor.cupy_allocator())``.
+
+    Raises
+    ------
+    UnsupportedDeviceError
+        If vtensor is not enabled on a GPU, or CuPy is not installed.
+    """
+    active_config()
+    return active_pool().allocate
 
 
 def _start(config: Config) -> None:
     module = native.load()
     settle()
+    if config.device == "cuda":
+        start_gpu(module, config)
+    else:
+        _start_cpu(module, config)
+    open_doors(module)
+    # Half the budget: the other half is for what the loop around these calls keeps in use.
+    cut_foreach(module, lambda: active_config().budget // 2)
+
+
+def _start_cpu(module: ModuleType, config: Config) -> None:
     try:
         module.start(
             budget_chunks=config.budget_chunks,
@@ -239,16 +270,17 @@ def _start(config: Config) -> None:
         )
     except module.InvalidUse as error:
         raise ConfigError(str(error)) from None
-    open_doors(module)
-    # Half the budget: the other half is for what the loop around these calls keeps in use.
-    cut_foreach(module, lambda: active_config().budget // 2)
 
 
-def _stop() -> None:
+def _stop(config: Config) -> None:
+    module = native.load()
+    if config.device == "cuda":
+        stop_gpu(module)  # first: it raises, and changes nothing, if there is no room for what is absent
     stop_planner()
     close_doors()
     restore_foreach()
-    native.load().stop()
+    if config.device == "cpu":
+        module.stop()
 
 
 def _change(active: Config, budget: int | float | str | None, given: dict[str, Any]) -> None:

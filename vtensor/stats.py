@@ -32,7 +32,7 @@ def memory_stats() -> dict[str, Any]:
       for a tensor of its size
     - ``overdrawn_bytes`` (current and peak only): held beyond the budget on a GPU, where an operation that alone needs
       more cannot use the host store in place; 0 on the CPU
-    - ``host_bytes`` (current and peak only): slots in use in the host store
+    - ``host_bytes`` (current and peak only): slots in use in the host store; ``pinned_bytes`` of it, pinned for a GPU
 
     Settings: ``budget_bytes``, ``host_capacity_bytes``, ``chunk_bytes``.
 
@@ -67,6 +67,7 @@ def memory_stats() -> dict[str, Any]:
     stats["overdrawn_bytes.peak"] = shot["peak_overdrawn_chunks"] * chunk
     stats["host_bytes.current"] = shot["slots_used"] * chunk
     stats["host_bytes.peak"] = shot["slots_peak"] * chunk
+    stats["pinned_bytes"] = shot["pinned_bytes"]
     stats["budget_bytes"] = shot["budget_chunks"] * chunk
     stats["host_capacity_bytes"] = shot["slots_capacity"] * chunk
     stats["chunk_bytes"] = chunk

@@ -11,6 +11,7 @@
 #include "engine.h"
 
 #ifdef VT_STANDIN  // the CUDA driver, over a library that stands in for NVIDIA's
+#include "cuda_slab.h"
 #include "driver_cuda.h"
 #include "standin_cuda.h"
 #else
@@ -313,6 +314,21 @@ TEST(chunks_may_be_donated) {
   }
   CHECK(owner.unmap(base).ok() && owner.destroy(theirs).ok() && owner.release(base).ok());
   CHECK(standin().handles() == 0);
+}
+
+TEST(the_host_store_is_pinned_as_far_as_the_driver_allows) {
+  standin().begin(1);
+  standin().most_pinned = Bytes{600} << 20;
+  {
+    const Bytes slot = Bytes{64} << 20;
+    const auto store = make_ram_store(slot, 16 * slot, cuda_pinning(0, VT_STANDIN));
+    CHECK(store->pinned() == 0);
+    SlotId taken = kNone;
+    for (int i = 0; i < 16; ++i) CHECK(store->acquire(&taken).ok());
+    CHECK(store->pinned() == Bytes{512} << 20 && standin().pinned == store->pinned());  // in pieces of 256 MiB
+  }
+  CHECK(standin().pinned == 0);
+  standin().most_pinned = Bytes{1} << 30;
 }
 
 TEST(what_cannot_work_is_refused_in_words) {

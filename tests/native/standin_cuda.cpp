@@ -33,6 +33,7 @@ StandinCuda g;
 std::map<std::uint64_t, Handle> g_handles;
 std::map<std::uintptr_t, Mapping> g_mappings;
 std::map<std::uintptr_t, std::size_t> g_reservations;
+std::map<void*, std::size_t> g_pinned;
 std::uint64_t g_next_handle = 1;
 std::size_t g_used = 0;
 thread_local std::vector<CUcontext> g_contexts;
@@ -112,6 +113,7 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
   *context = g_contexts.back();
   return g_contexts.pop_back(), CUDA_SUCCESS;
 }
+CUresult cuCtxSynchronize() { return g.work.drain(), CUDA_SUCCESS; }
 CUresult cuMemGetInfo(size_t* free, size_t* total) {
   *free = g.limit - g_used;
   return *total = g.limit, CUDA_SUCCESS;
@@ -202,6 +204,18 @@ CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
   return let_go(handle), CUDA_SUCCESS;
 }
 
+CUresult cuMemHostRegister(void* at, size_t bytes, unsigned) {
+  CUresult result;
+  if (!enters(&result)) return result;
+  if (g.pinned + bytes > g.most_pinned) return CUDA_ERROR_OUT_OF_MEMORY;
+  g_pinned[at] = bytes;
+  return g.pinned += bytes, CUDA_SUCCESS;
+}
+CUresult cuMemHostUnregister(void* at) {
+  if (!g_pinned.contains(at)) return CUDA_ERROR_INVALID_VALUE;
+  g.pinned -= g_pinned[at];
+  return g_pinned.erase(at), CUDA_SUCCESS;
+}
 CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
   CUresult result;
   if (!enters(&result)) return result;

@@ -12,6 +12,7 @@ struct StandinCuda {
   std::uint64_t calls = 0;    // of functions that can fail
   std::uint64_t fail_at = 0;  // the call of this number fails; 0 for none
   std::size_t events = 0;     // alive
+  std::size_t pinned = 0, most_pinned = std::size_t{1} << 30;  // bytes of the host
 
   void begin(std::uint32_t seed);  // a fresh device, its work drawn from a seed
   std::size_t handles() const;

@@ -1,0 +1,173 @@
+"""What only a GPU can show: `make gpu-check` runs this there, elsewhere all of it is skipped.
+
+Programs, doors and streams on the real device, bit for bit against plain torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import vtensor
+from vtensor import native
+from vtensor.planning import wait_for_plan
+
+from .identity import check_identity
+from .test_programs import MODELS, OPTIMIZERS
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+MIB = 1 << 20
+SMALL: dict[str, Any] = {"device": "cuda", "chunk": 2 * MIB, "min_size": 1, "host": 8 << 30}
+
+
+def training(model: str, optimizer: str, steps: int = 7, autocast: bool = False) -> Any:
+    module, inputs = MODELS[model]()
+    module.cuda().train()
+    inputs = {name: value.cuda() for name, value in inputs.items()}
+    update = OPTIMIZERS[optimizer](module.parameters())
+    losses = []
+    for _ in range(steps):
+        update.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            loss = module(**inputs).loss
+        loss.backward()
+        update.step()
+        losses.append(loss.detach().cpu())
+        wait_for_plan()
+    return [value.cpu() for value in module.state_dict().values()], losses
+
+
+@pytest.fixture(autouse=True)
+def deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+@pytest.mark.parametrize("policy", ["lru", "plan"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd_foreach", "adamw_fused"])
+@pytest.mark.parametrize("model", MODELS)
+def test_training(model: str, optimizer: str, policy: str) -> None:
+    runs = check_identity(lambda: training(model, optimizer), (0.6, 0.4), ample=8 << 30, policy=policy, **SMALL)
+    assert runs[-1]["evictions"] > 0
+
+
+def test_autocast() -> None:
+    check_identity(lambda: training("gpt2", "adamw", autocast=True), (0.5,), ample=8 << 30, **SMALL)
+
+
+def test_side_streams() -> None:
+    def program() -> Any:
+        side = torch.cuda.Stream()
+        kept = [torch.randn(512, 1024, device="cuda") for _ in range(12)]
+        for i in range(60):
+            a, b = kept[i % 12], kept[(i * 5 + 3) % 12]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                c = torch.tanh(a + b)
+            c.record_stream(torch.cuda.current_stream())
+            a.record_stream(side)
+            torch.cuda.current_stream().wait_stream(side)
+            kept[(i * 7) % 12] = c * 0.5
+        return [value.cpu() for value in kept]
+
+    check_identity(program, (0.6, 0.3), ample=1 << 30, policy="lru", **SMALL)
+
+
+def test_out_of_memory_is_torchs() -> None:
+    with (
+        vtensor.enabled(8 * MIB, oversize="raise", policy="lru", **SMALL),
+        pytest.raises(torch.OutOfMemoryError, match="vtensor"),
+    ):
+        torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+
+
+def test_torchs_own_figures_and_caches_go_on_working() -> None:
+    with vtensor.enabled(64 * MIB, device="cuda", chunk=2 * MIB, policy="lru"):
+        assert torch.cuda.memory_stats()["num_alloc_retries"] >= 0
+        torch.cuda.empty_cache()
+        torch.backends.cudnn.benchmark = True
+        try:
+            nn.Conv2d(3, 8, 3).cuda()(torch.randn(2, 3, 64, 64, device="cuda")).sum().backward()
+        finally:
+            torch.backends.cudnn.benchmark = False
+        assert torch.cuda.memory_allocated() > 0
+
+
+def test_a_captured_graph_is_torchs() -> None:
+    with vtensor.enabled(64 * MIB, device="cuda", chunk=2 * MIB, policy="lru"):
+        graph, given = torch.cuda.CUDAGraph(), torch.ones(MIB, device="cuda")
+        given.data_ptr()  # its address is the graph's from now on: it stays
+        (given * 2).sum()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            doubled = given * 2
+        given.fill_(3)
+        graph.replay()
+        assert float(doubled[7]) == 6.0
+
+
+def test_an_address_that_was_given_away_stays() -> None:
+    with vtensor.enabled(32 * MIB, policy="lru", **SMALL):
+        first = torch.full((2 * MIB,), 5.0, device="cuda")
+        first.data_ptr()
+        others = [torch.full((MIB,), float(i), device="cuda") for i in range(20)]
+        native.load().evict_all()
+        assert vtensor.residency(first).absent == 0
+        assert vtensor.residency(others[0]).absent > 0
+        assert float(first.sum()) == 5.0 * 2 * MIB
+
+
+def test_disable_brings_everything_back() -> None:
+    with vtensor.enabled(16 * MIB, policy="lru", **SMALL):
+        tensors = [torch.full((MIB,), float(i), device="cuda") for i in range(16)]
+        assert vtensor.memory_stats()["absent_bytes.current"] > 0
+    for i, tensor in enumerate(tensors):
+        assert torch.equal(tensor.cpu(), torch.full((MIB,), float(i)))
+
+
+def _steps(count: int, step: Callable[[], None]) -> int:
+    before = vtensor.memory_stats()["host_waits"]
+    for _ in range(count):
+        step()
+    return int(vtensor.memory_stats()["host_waits"]) - before
+
+
+def test_no_thread_stands_in_the_steady_state() -> None:
+    layers = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(24))).cuda()
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.01)
+    given = torch.randn(2048, 1024, device="cuda")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        layers(given).square().mean().backward()
+        optimizer.step()
+        wait_for_plan()
+
+    step()
+    del layers, optimizer
+    with vtensor.enabled(192 * MIB, device="cuda", chunk=2 * MIB):
+        layers = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(24))).cuda()
+        optimizer = torch.optim.SGD(layers.parameters(), lr=0.01)
+        _steps(10, step)
+        assert _steps(5, step) == 0
+        assert vtensor.memory_stats()["moved_out_bytes"] > 0
+
+
+def test_cupy_shares_the_budget() -> None:
+    cupy = pytest.importorskip("cupy")
+    with vtensor.enabled(64 * MIB, policy="lru", **SMALL):
+        tensors = [torch.full((MIB,), float(i), device="cuda") for i in range(16)]
+        cupy.cuda.set_allocator(vtensor.cupy_allocator())
+        try:
+            array = cupy.asarray(range(100_000), dtype=cupy.float32)
+            assert vtensor.memory_stats()["budget_bytes"] < 64 * MIB
+            assert float(array.sum()) == sum(range(100_000))
+            assert float(tensors[5].sum()) == 5.0 * MIB
+            del array
+        finally:
+            cupy.cuda.set_allocator(None)

@@ -1,0 +1,119 @@
+"""A session on an NVIDIA GPU: what is checked before it begins, and the pool its chunks come from.
+
+Covers: refusing what cannot work in words, starting and stopping the core on a GPU.
+Leaves: everything a session is on any device (``session``), the pool (``pools``), the device
+(``kernels/driver_cuda.h``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from types import ModuleType
+
+from .config import Config, format_bytes
+from .errors import ConfigError, UnsupportedDeviceError
+from .pools import DevicePool, make_device_pool
+
+__all__ = ["active_pool", "check_gpu", "start_gpu", "stop_gpu"]
+
+log = logging.getLogger("vtensor")
+_pool: DevicePool | None = None
+_kept: list[DevicePool] = []  # of earlier sessions whose tensors live on
+_was_multithreaded = True
+
+
+def check_gpu(module: ModuleType, ordinal: int) -> None:
+    """Refuse a GPU on which managing memory cannot work or gives nothing.
+
+    Raises
+    ------
+    UnsupportedDeviceError
+        Saying why, and what to do.
+    """
+    if not hasattr(module, "probe_cuda"):
+        raise UnsupportedDeviceError(
+            "this torch was built without CUDA; install one with it, or pass device='cpu' to manage CPU tensors"
+        )
+    try:
+        found = module.probe_cuda(ordinal)
+    except module.InvalidUse as error:
+        raise UnsupportedDeviceError(str(error)) from None
+    if not found["virtual_memory"]:
+        raise UnsupportedDeviceError(
+            f"{found['name']} offers no virtual memory management (cuMemMap); vtensor cannot move its memory"
+        )
+    if found["integrated"] and os.environ.get("VTENSOR_INTEGRATED") != "1":
+        raise UnsupportedDeviceError(
+            f"{found['name']} shares one memory with the processor: what leaves the GPU would stay in the same chips, "
+            "and nothing would be freed. Use device='cpu' with spill_dir= to spill to disk, or set "
+            "VTENSOR_INTEGRATED=1 to manage it all the same"
+        )
+
+
+def start_gpu(module: ModuleType, config: Config) -> None:
+    """Start the core on ``config.ordinal``; its chunks come from a CuPy pool where there is CuPy."""
+    import torch
+
+    global _pool, _was_multithreaded
+    check_gpu(module, config.ordinal)
+    pool = make_device_pool(module, config.chunk, config.ordinal, config.budget)
+    lent = [] if pool is None else pool.lend(config.budget_chunks)
+    try:
+        module.start_cuda(
+            budget_chunks=config.budget_chunks,
+            chunk=config.chunk,
+            host=config.host,
+            policy=config.policy,
+            granularity=config.granularity,
+            raise_oversize=config.oversize == "raise",
+            min_size=config.min_size,
+            ordinal=config.ordinal,
+            donated=lent,
+        )
+    except module.InvalidUse as error:
+        if pool is not None:
+            pool.close()
+        raise ConfigError(str(error)) from None
+    _pool = pool
+    # One thread runs forward and backward, so that an iteration is one sequence of operations that can be recorded.
+    _was_multithreaded = torch.autograd.is_multithreading_enabled()
+    torch._C._set_multithreading_enabled(False)
+    source = "its own" if pool is None else "a CuPy pool's"
+    log.warning(
+        "this version's CUDA device was built without a GPU at hand; 'make gpu-check' of its repository tests yours"
+    )
+    log.info("GPU %d: chunks of %s, %s", config.ordinal, format_bytes(config.chunk), source)
+
+
+def stop_gpu(module: ModuleType) -> None:
+    """Stop the core; raises ``torch.OutOfMemoryError`` if live tensors in the host store cannot come back."""
+    import torch
+
+    global _pool
+    try:
+        unused = module.stop_cuda()
+    except module.OutOfMemory as error:
+        raise torch.OutOfMemoryError(str(error)) from None
+    torch._C._set_multithreading_enabled(_was_multithreaded)
+    if _pool is not None:
+        if unused:
+            _pool.close()
+        else:
+            _kept.append(_pool)
+    _pool = None
+
+
+def active_pool() -> DevicePool:
+    """The pool CuPy can share.
+
+    Raises
+    ------
+    UnsupportedDeviceError
+        If the session has none: it runs on the CPU, or CuPy is not installed.
+    """
+    if _pool is None:
+        raise UnsupportedDeviceError(
+            "there is no pool to share: vtensor must be enabled on a GPU, with CuPy installed (vtensor[cuda13])"
+        )
+    return _pool
