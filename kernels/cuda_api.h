@@ -28,6 +28,7 @@ namespace vt {
   F(cuCtxPushCurrent)              \
   F(cuCtxPopCurrent)               \
   F(cuCtxSynchronize)              \
+  F(cuThreadExchangeStreamCaptureMode) \
   F(cuMemGetInfo)                  \
   F(cuMemGetAllocationGranularity) \
   F(cuMemAddressReserve)           \

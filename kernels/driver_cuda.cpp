@@ -55,11 +55,13 @@ CudaDevice probe_cuda(int ordinal, const char* library) {
 CudaDriver::Current::Current(const CudaDriver& driver) : api_(driver.api_) {
   CUcontext now = nullptr;
   pushed_ = api_.cuCtxGetCurrent_(&now) != CUDA_SUCCESS || now != driver.context_;
-  if (pushed_ && api_.cuCtxPushCurrent_(driver.context_) != CUDA_SUCCESS) fatal("the CUDA context of the device is gone");
+  if (pushed_) pushed_ = api_.cuCtxPushCurrent_(driver.context_) == CUDA_SUCCESS;  // else the calls that follow say it
+  (void)api_.cuThreadExchangeStreamCaptureMode_(&mode_);
 }
 
 CudaDriver::Current::~Current() {
   CUcontext popped = nullptr;
+  (void)api_.cuThreadExchangeStreamCaptureMode_(&mode_);
   if (pushed_) (void)api_.cuCtxPopCurrent_(&popped);
 }
 
@@ -104,7 +106,8 @@ CudaDriver::~CudaDriver() {
 }
 
 Status CudaDriver::check(const char* call, CUresult result) const {
-  if (result == CUDA_SUCCESS) return kOk;
+  // When the process ends the driver goes before the last tensors do: then nothing is left to be kept in order.
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED) return kOk;
   return {Code::refused, call, static_cast<int>(result)};
 }
 

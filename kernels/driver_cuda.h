@@ -77,7 +77,7 @@ class CudaDriver final : public Driver {
 
  private:
   // The device's context, on the calling thread, while this lives. torch calls from many threads (autograd has one for each device),
-  // each with a context of its own or none.
+  // each with a context of its own or none. Nor may a graph that is captured somewhere forbid us to look at our events.
   class Current {
    public:
     explicit Current(const CudaDriver& driver);
@@ -88,6 +88,7 @@ class CudaDriver final : public Driver {
    private:
     const CudaApi& api_;
     bool pushed_;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   };
 
   struct Chunk {
@@ -113,6 +114,7 @@ class CudaDriver final : public Driver {
   Status open(Address at, CUmemGenericAllocationHandle handle);  // map, and let the device read and write
   Status make_chunk(Chunk& chunk);
   Line& line(Ticket::Lane lane) { return lines_[static_cast<std::size_t>(lane)]; }
+  Status keep_events(std::size_t count);  // so many are at hand
   Status event(CUevent* event);
   Status issue(Ticket::Lane lane, CUevent begin, Ticket* ticket);
   Status copy(Ticket::Lane lane, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);

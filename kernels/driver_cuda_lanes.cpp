@@ -9,13 +9,22 @@ constexpr std::size_t kMostLanes = static_cast<std::size_t>(Ticket::Lane::none);
 Status illegal(const char* call) { return {Code::illegal, call, 0}; }
 }  // namespace
 
-Status CudaDriver::event(CUevent* event) {
-  if (!events_.empty()) {
-    *event = events_.back();
-    events_.pop_back();
-    return kOk;
+Status CudaDriver::keep_events(std::size_t count) {
+  while (events_.size() < count) {
+    CUevent made = nullptr;
+    const Status status = check("cuEventCreate", api_.cuEventCreate_(&made, CU_EVENT_DEFAULT));
+    if (!status.ok()) return status;
+    events_.push_back(made);
   }
-  return check("cuEventCreate", api_.cuEventCreate_(event, CU_EVENT_DEFAULT));
+  return kOk;
+}
+
+Status CudaDriver::event(CUevent* event) {
+  const Status status = keep_events(1);
+  if (!status.ok()) return status;
+  *event = events_.back();
+  events_.pop_back();
+  return kOk;
 }
 
 // Ends what the lane was asked for so far. Pre: the context is current, mutex_ is held.
@@ -44,15 +53,22 @@ Status CudaDriver::copy(Ticket::Lane lane, ChunkId chunk, const HostPlace& place
   const CUdeviceptr home = static_cast<CUdeviceptr>(chunks_[chunk].home);
   const CUstream stream = line(lane).stream;
   CUevent begin = nullptr;
-  Status status = event(&begin);
+  Status status = keep_events(2);
+  if (status.ok()) status = event(&begin);
   if (status.ok()) status = check("cuEventRecord", api_.cuEventRecord_(begin, stream));
   if (status.ok()) {
     status = check(call, lane == Ticket::Lane::out ? api_.cuMemcpyDtoHAsync_(place.memory, home, bytes, stream)
                                                    : api_.cuMemcpyHtoDAsync_(home, place.memory, bytes, stream));
   }
-  if (status.ok()) status = issue(lane, begin, ticket);
-  if (!status.ok() && begin != nullptr) events_.push_back(begin);
-  return status;
+  if (!status.ok()) {
+    if (begin != nullptr) events_.push_back(begin);
+    return status;
+  }
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    status = issue(lane, begin, ticket);
+    if (status.ok()) return kOk;
+  }
+  fatal("a copy that was asked for cannot be followed: " + describe(status));
 }
 
 Status CudaDriver::copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) {
@@ -68,8 +84,9 @@ void CudaDriver::collect(Line& line) {
   while (!line.pending.empty()) {
     const Pending& oldest = line.pending.front();
     const CUresult result = api_.cuEventQuery_(oldest.end);
-    if (result == CUDA_ERROR_NOT_READY) return;
-    if (result != CUDA_SUCCESS) {
+    const bool captured = result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result == CUDA_ERROR_CAPTURED_EVENT;
+    if (result == CUDA_ERROR_NOT_READY || captured) return;
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED) {
       line.broken = true;
       return;
     }

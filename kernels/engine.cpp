@@ -14,6 +14,7 @@ namespace {
 // 2 Mi entries: 4 TiB of addresses with chunks of 2 MiB, 8 GiB with chunks of a page. The table's pages are
 // touched as ranges are made, so its size costs nothing.
 constexpr std::size_t kWindowChunks = std::size_t{1} << 21;
+constexpr Bytes kWindowBytes = Bytes{4} << 40;  // a GPU has fewer addresses than a processor
 
 // What is left of a vTensor when its tensor is gone: who still pins it, and where its address leads.
 VTensor emptied(const VTensor& part) {
@@ -30,13 +31,17 @@ Engine::Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store,
       ordered_(driver_->ordered()),
       chunk_bytes_(driver_->chunk_bytes()),
       shift_(static_cast<unsigned>(std::countr_zero(chunk_bytes_))),
-      table_entries_(kWindowChunks),
+      table_entries_(std::min(kWindowChunks, kWindowBytes >> shift_)),
       store_(std::move(store)),
       config_(config),
       pool_(*driver_, config.budget_chunks),
       copies_(*driver_),
       order_(*driver_) {
-  const Status status = driver_->reserve(table_entries_ << shift_, &base_);
+  Status status = driver_->reserve(table_entries_ << shift_, &base_);
+  while (!status.ok() && table_entries_ / 2 >= 8 * config.budget_chunks) {
+    table_entries_ /= 2;
+    status = driver_->reserve(table_entries_ << shift_, &base_);
+  }
   if (!status.ok()) {
     throw InvalidUse("cannot reserve " + format_bytes(table_entries_ << shift_) + " of addresses: " + describe(status));
   }
@@ -52,7 +57,7 @@ Engine::Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store,
 
 Engine::~Engine() { munmap(table_, table_entries_ * sizeof(*table_)); }
 
-void* Engine::allocate(Bytes bytes, const char* operation, Lane stream) {
+void* Engine::allocate(Bytes bytes, const char* operation, Lane stream, bool pinned) {
   Lock lock(mutex_);
   if (detached_) return nullptr;
   if (bytes > table_entries_ << shift_) {
@@ -69,6 +74,7 @@ void* Engine::allocate(Bytes bytes, const char* operation, Lane stream) {
   }
   if (ordered_) start_in_order(*range, stream);
   become_live(*range, bytes, operation);
+  if (pinned) range->pins.fetch_add(1);
   note_use();
   return reinterpret_cast<void*>(range->base);
 }
@@ -86,6 +92,8 @@ Range* Engine::new_range(std::uint32_t chunks) {
   range->base = base;
   range->chunks = chunks;
   range->parts = std::make_unique<VTensor[]>(chunks);
+  range->used.store(0);  // whatever it was before, its addresses were given back when nothing used them
+  range->others.clear();
   const std::size_t first = (base - base_) >> shift_;
   for (std::size_t i = 0; i < chunks; ++i) table_[first + i].store(range, std::memory_order_relaxed);
   return range;
@@ -130,6 +138,7 @@ Range* Engine::build(Lock& lock, std::uint32_t chunks, Bytes bytes, const char* 
   for (std::uint32_t index = 0; index < chunks; ++index) {
     const Status status = back_part(lock, *range, index);
     if (!status.ok()) {
+      if (ordered_) start_in_order(*range, stream);  // what its chunks come after is not lost with it
       unback(*range);
       recycle(*range);
       throw OutOfMemory(out_of_memory(status, bytes, operation));
@@ -206,6 +215,7 @@ void Engine::become_live(Range& range, Bytes bytes, const char* operation) {
 
 void Engine::free(void* address, bool keep) noexcept {
   Lock lock(mutex_);
+  if (ordered_ && forked_) return;  // the device is the parent's, and cannot be asked here
   Range* range = find(address);
   if (range == nullptr || range->life != Life::live || range->base != reinterpret_cast<Address>(address)) {
     fatal("free of an address that is not the start of a live tensor");
@@ -295,7 +305,10 @@ void Engine::resize(std::size_t budget_chunks) {
   const std::uint64_t failed_before = failed_copies_;
   for (;;) {
     reap();
-    if (ordered_ && pool_.held() <= budget_chunks) quiesce(lock);  // what is destroyed must not be in use any more
+    if (ordered_ && pool_.held() <= budget_chunks) {  // what is destroyed must not be in use any more
+      quiesce(lock);
+      repay();
+    }
     Status status = pool_.resize(budget_chunks);
     if (status.ok()) break;
     if (failed_copies_ > failed_before + kFailedCopies) {
@@ -345,6 +358,12 @@ void Engine::detach() {
   }
   detached_ = true;
   stop_pump(lock);
+  if (ordered_) {  // memory nobody uses is the device's again, however long the last tensor lives
+    while (give_up_cached()) {
+    }
+    quiesce(lock);
+    pool_.trim();
+  }
   finish_if_drained(lock);
 }
 

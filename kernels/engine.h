@@ -98,8 +98,8 @@ class Engine {
   // --- allocations (engine.cpp) ---------------------------------------------------------------------------
   // Returns `bytes` (at least 1) of chunk-aligned memory, content unspecified, born split into vTensors; nullptr
   // once detached. Throws OutOfMemory; nothing changed then. `operation` names who asks, for the message; `stream` is where
-  // the memory is used first, on ordered devices.
-  void* allocate(Bytes bytes, const char* operation = nullptr, Lane stream = Lane::none);
+  // the memory is used first, on ordered devices; `pinned`: by the operation that runs now.
+  void* allocate(Bytes bytes, const char* operation = nullptr, Lane stream = Lane::none, bool pinned = false);
   // Pre: `address` came from allocate and is live. Never throws. keep: the addresses may stay mapped for another tensor.
   void free(void* address, bool keep = true) noexcept;
   // Grows or shrinks the budget; shrinking evicts what is too much. Throws OutOfMemory if that cannot be done
@@ -134,8 +134,6 @@ class Engine {
     range.pins.fetch_sub(1);
     return false;
   }
-  // Pins a range that was just allocated inside an operation.
-  void pin_newborn(Range& range) noexcept { range.pins.fetch_add(1); }
   // Pins all of `uses` one vTensor at a time, then makes each resident, or borrowed if no chunk can be had (I1).
   void pin_and_fetch(std::span<const Use> uses, const char* operation = nullptr);
   void unpin(const Use& use) noexcept;
@@ -148,7 +146,8 @@ class Engine {
   // The lane of a stream, by the device's own name for it.
   Lane stream(void* native);
   // What `stream` does from now on finds the data of a pinned range in place.
-  void ready_on(Lane stream, const Range& range) {
+  void ready_on(Lane stream, Range& range) {
+    range.seen.store(true, std::memory_order_relaxed);
     const std::uint64_t ready = range.ready.load();
     if (!order_.waited_for(stream, ready)) come_after(stream, {Lane::in, ready});
   }
@@ -160,7 +159,7 @@ class Engine {
   void wait_for_streams();
   // An operation has been asked of `stream`.
   void pulse(Lane stream) {
-    if (pressed()) order_.pulse(stream);
+    if (pressed() && !drained()) order_.pulse(stream);
   }
 
   // --- plans (engine_plan.cpp) ----------------------------------------------------------------------------
@@ -353,6 +352,7 @@ class Engine {
   Status last_failure_;                                // of the newest copy that failed
   std::uint64_t failed_copies_ = 0;
   bool detached_ = false;
+  bool forked_ = false;                                // this is a child
   Counters counters_;
 };
 

@@ -13,6 +13,7 @@
 // uses an absent vTensor's address, so that nothing reads another's data there. Only when another chunk comes is the old one
 // unmapped, after whatever used it there.
 
+#include <algorithm>
 #include <utility>
 
 #include "engine.h"
@@ -31,7 +32,7 @@ Ticket unpack(std::uint64_t packed) {
 
 Engine::Lane Engine::stream(void* native) {
   Lock lock(mutex_);
-  return order_.adopt(native);
+  return drained_ ? Lane::none : order_.adopt(native);
 }
 
 void Engine::come_after(Lane later, Ticket earlier) {
@@ -44,7 +45,7 @@ void Engine::used_on(Lane stream, Range& range) noexcept {
   const std::uint64_t now = pack(order_.now(stream));
   std::uint64_t before = range.used.load();
   while (before == 0 || unpack(before).lane == stream) {
-    if (range.used.compare_exchange_weak(before, now)) return;
+    if (before >= now || range.used.compare_exchange_weak(before, now)) return;  // never backwards
   }
   Lock lock(mutex_);
   note_use_on(stream, range);
@@ -53,8 +54,9 @@ void Engine::used_on(Lane stream, Range& range) noexcept {
 // The same for any stream: if another one used it last, that is not forgotten.
 void Engine::note_use_on(Lane stream, Range& range) {
   if (stream == Lane::none) return;
-  const Ticket before = unpack(range.used.exchange(pack(order_.now(stream))));
-  if (before.lane != stream) range.others.add(before);
+  const Ticket now = order_.now(stream);
+  const Ticket before = unpack(range.used.exchange(pack(now)));
+  if (before.lane != stream || before.number > now.number) range.others.add(before);
 }
 
 void Engine::wait_for_streams() {
@@ -65,13 +67,16 @@ void Engine::wait_for_streams() {
 void Engine::record_stream(const void* address, Lane stream) {
   Lock lock(mutex_);
   Range* range = find(address);
-  if (range != nullptr && range->life == Life::live) range->recorded.push_back(stream);
+  if (range == nullptr || range->life != Life::live) return;
+  auto& recorded = range->recorded;
+  if (std::find(recorded.begin(), recorded.end(), stream) == recorded.end()) recorded.push_back(stream);
 }
 
 Fence Engine::uses_of(const Range& range) const {
   Fence fence = range.others;
   fence.add(unpack(range.used.load()));
   fence.add({Lane::in, range.ready.load()});
+  for (const Lane stream : range.recorded) fence.add(order_.now(stream));  // until it is freed, whatever they were asked for
   return fence;
 }
 
@@ -86,6 +91,7 @@ void Engine::start_in_order(Range& range, Lane stream) {
   range.home = stream;
   range.others.clear();
   range.recorded.clear();
+  range.seen.store(false);
   range.used.store(pack(order_.now(stream)));
 }
 
@@ -99,11 +105,13 @@ Status Engine::take_in_order(const Range* range, std::uint32_t index, std::size_
       return kOk;
     }
     Status status = pool_.acquire(chunk);
-    if (status.code != Code::out_of_budget) return status;
+    if (status.code != Code::out_of_budget && status.code != Code::refused) return status;
     if (give_up_cached()) continue;
     status = evict_some(want);
     if (status.ok()) continue;
-    if (status.code != Code::nothing_leaves || config_.oversize == Oversize::raise) return status;
+    // An allocation may be refused; an operation that is under way cannot.
+    const bool refuse = status.code != Code::nothing_leaves || config_.oversize == Oversize::raise;
+    if (range == nullptr && refuse) return status;
     return overdraw(chunk);
   }
 }

@@ -47,6 +47,7 @@ void Engine::move_by_plan(std::span<const PlannedMove> out, std::span<const Plan
 void Engine::leave_by_plan(const PlannedMove& move) {
   Range& range = *move.range;
   if (range.serial != move.serial || range.life != Life::live || range.exported) return;
+  if (ordered_ && !range.seen.load()) return;
   for (std::uint32_t i = move.first; i < std::min(move.last, range.chunks); ++i) {
     if (range.parts[i].state != State::resident || range.parts[i].pins != 0) continue;
     range.missing.fetch_add(1);

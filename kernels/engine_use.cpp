@@ -269,6 +269,7 @@ void Engine::after_fork(bool in_child) {
   if (drained_) return;
   driver_->after_fork(in_child);
   store_->after_fork(in_child);
+  forked_ = in_child;
   if (in_child) {  // other threads are the parent's
     waiting_ = taking_ = 0;
     forget_pump();

@@ -94,6 +94,7 @@ class RamStore final : public HostStore {
     while (tried_ < end) {
       const Bytes piece = std::min(std::max(kPinnedAtOnce, slot_bytes()), bytes_ - tried_);
       if (pinning_.pin(reinterpret_cast<void*>(base_ + tried_), piece)) {
+        madvise(reinterpret_cast<void*>(base_ + tried_), piece, MADV_DONTFORK);  // a fork would copy all that is pinned
         pinned_.push_back(base_ + tried_);
         pinned_bytes_ += piece;
       }

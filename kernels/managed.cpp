@@ -8,19 +8,17 @@ namespace vt {
 
 void* allocate_managed(Engine& engine, Bytes bytes, Ticket::Lane stream) {
   Thread& thread = this_thread();
+  const bool newborn = thread.solid > 0 && thread.engine == &engine;
   void* address = nullptr;
   if (const Recording recording{thread}) begin_row(recording, thread, engine);
   {
     const Stall stall(thread);
-    address = engine.allocate(bytes, operation_name(thread), stream);
+    address = engine.allocate(bytes, operation_name(thread), stream, newborn);
   }
   if (address == nullptr) return nullptr;
   Range* range = engine.find(address);
   if (const Recording recording{thread}) recording->born(*range);
-  if (thread.solid > 0 && thread.engine == &engine) {
-    engine.pin_newborn(*range);
-    thread.newborns.push_back(range);
-  }
+  if (newborn) thread.newborns.push_back(range);
   return address;
 }
 

@@ -31,6 +31,7 @@ std::vector<Address> give_chunks_back(std::size_t chunks) {
     for (std::size_t i = 0; i < want; ++i) {
       if (const Address home = g_driver->take_back()) given.push_back(home);
     }
+    if (given.empty()) engine->resize(budget);  // they were the engine's own: nobody would gain
   }
   return given;
 }
@@ -129,6 +130,14 @@ void bind_cuda(py::module_& m) {
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   m.def("make_slab", &make_slab, py::arg("bytes"), py::arg("chunk"), py::arg("ordinal"), Unlocked());
   m.def("free_slab", &free_slab, py::arg("address"), py::arg("bytes"), py::arg("chunk"), py::arg("ordinal"), Unlocked());
+  m.def("donate", [](const std::vector<Address>& homes) {
+    for (const Address home : homes) (void)g_driver->donate(home);
+  });
+  m.def("unused_chunks", [] {  // donated, and not in use: their owner's again
+    std::vector<Address> homes;
+    while (const Address home = g_driver->take_back()) homes.push_back(home);
+    return homes;
+  });
   m.def("give_chunks_back", &give_chunks_back, py::arg("chunks"), Unlocked());
 }
 

@@ -56,6 +56,9 @@ struct Range {
 
   // On ordered devices only: what of the work that was asked for may still touch it.
   Ticket::Lane home = Ticket::Lane::none;  // the stream it was allocated on
+  // Whether an operation had it as an argument. What never was may be a workspace some library keeps by its bare address (cuBLAS):
+  // nobody would bring it back, so it never leaves.
+  std::atomic<bool> seen{false};
   std::atomic<std::uint64_t> ready{0};     // copy in after which all that is resident holds its data
   std::atomic<std::uint64_t> used{0};      // the newest use: lane and number of a ticket, packed; 0 for none
   Fence others;                            // uses by other streams before it

@@ -55,18 +55,23 @@ void StreamOrder::after(Lane later, const Fence& fence) {
   for (const Ticket& point : fence) after(later, point);
 }
 
+bool StreamOrder::passed(Ticket made) {
+  const CopyState state = driver_.poll(made, nullptr);
+  // Not "passed": memory would be handed on while nobody knows who still uses it.
+  if (state == CopyState::failed) fatal("the device stopped answering; an earlier message of the program may say why");
+  return state == CopyState::done;
+}
+
 bool StreamOrder::passed(const Fence& fence) {
-  return std::all_of(fence.begin(), fence.end(), [&](const Ticket& point) {
-    return driver_.poll(make(point), nullptr) != CopyState::pending;
-  });
+  return std::all_of(fence.begin(), fence.end(), [&](const Ticket& point) { return passed(make(point)); });
 }
 
 void StreamOrder::wait(const Fence& fence) {
   for (const Ticket& point : fence) {
     const Ticket made = make(point);
-    if (driver_.poll(made, nullptr) != CopyState::pending) continue;
+    if (passed(made)) continue;
     ++waits_;
-    driver_.wait(made);
+    while (!passed(made)) driver_.wait(made);
   }
 }
 

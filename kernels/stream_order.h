@@ -87,6 +87,7 @@ class StreamOrder {
   static bool is_stream(Lane lane) noexcept { return lane >= Lane::first_stream; }
   // Sees to it that a stream's ticket exists. Returns one that does and lies no earlier.
   Ticket make(Ticket ticket);
+  bool passed(Ticket made);
 
   Driver& driver_;
   // On an immediate device nothing here is ever touched.

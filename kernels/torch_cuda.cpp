@@ -29,6 +29,7 @@ using c10::MempoolId_t;
 cca::CUDAAllocator* g_native = nullptr;  // torch's own; its address never changes
 std::atomic<Bytes> g_min_bytes{0};
 std::atomic<int> g_ordinal{-1};  // -1: nothing is managed
+std::atomic<int> g_pools{0};     // torch's MemPools in use: what is allocated meanwhile is meant for them
 
 // The engine of a managed address: the current one, or one of an earlier session.
 Engine* owner_of(const void* address) { return address == nullptr ? nullptr : engine_of(address); }
@@ -44,9 +45,12 @@ Ticket::Lane lane_of(Engine& engine, cudaStream_t stream) {
   return known.lane;
 }
 
+bool capturing() { return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None; }
+
 Ticket::Lane lane_of_this_thread(Engine& engine) {
   const int ordinal = g_ordinal.load(std::memory_order_relaxed);
-  if (ordinal < 0) return Ticket::Lane::none;
+  // Events of others have no place in a graph that is being captured; what it uses must be resident before (data_ptr() keeps it so).
+  if (ordinal < 0 || capturing()) return Ticket::Lane::none;
   return lane_of(engine, c10::cuda::getCurrentCUDAStream(static_cast<DeviceIndex>(ordinal)).stream());
 }
 
@@ -126,9 +130,13 @@ class Allocator final : public cca::CUDAAllocator {
   std::pair<std::size_t, std::size_t> getMemoryInfo(DeviceIndex device) override { return g_native->getMemoryInfo(device); }
   cca::SnapshotInfo snapshot(MempoolId_t pool, bool traces) override { return g_native->snapshot(pool, traces); }
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
+    ++g_pools;
     g_native->beginAllocateToPool(device, pool, std::move(filter));
   }
-  void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override { g_native->endAllocateToPool(device, pool); }
+  void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
+    --g_pools;
+    g_native->endAllocateToPool(device, pool);
+  }
   void releasePool(DeviceIndex device, MempoolId_t pool) override { g_native->releasePool(device, pool); }
   int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override { return g_native->getPoolUseCount(device, pool); }
   void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, std::shared_ptr<cca::CUDAAllocator> allocator) override {
@@ -187,8 +195,9 @@ class Allocator final : public cca::CUDAAllocator {
   // A graph that is captured keeps the addresses it saw for good: its memory is torch's.
   static bool wanted(Bytes bytes, DeviceIndex device) {
     if (bytes == 0 || (bytes < g_min_bytes.load(std::memory_order_relaxed) && !this_thread().all_sizes)) return false;
+    if (g_pools.load(std::memory_order_relaxed) > 0) return false;
     if (device != g_ordinal.load(std::memory_order_relaxed) || current_engine() == nullptr || in_forked_child()) return false;
-    return c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None;
+    return !capturing();
   }
 
   static void* managed(Bytes bytes, cudaStream_t stream) {

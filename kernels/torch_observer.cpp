@@ -150,9 +150,9 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   const Traits& traits = traits_of(function);
   if (thread.frames.empty()) thread.engine = engine;
   // An operation that itself enabled vtensor ends before it is observed: nested in it, nothing is.
-  const bool observe = engine != nullptr && engine == thread.engine;
+  const bool observe = engine != nullptr && engine == thread.engine && !(engine->ordered() && in_forked_child());
   const bool transparent = traits.transparent || !observe;
-  const auto stream = observe && engine->ordered() ? current_stream(*engine) : Ticket::Lane::none;
+  const auto stream = observe ? current_stream(*engine) : Ticket::Lane::none;
   thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, stream});
   thread.solid += !transparent;
   if (!observe || traits.skip_arguments) return nullptr;
@@ -180,7 +180,11 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
     thread.uses.insert(thread.uses.end(), thread.missing.begin(), thread.missing.end());
     thread.missing.clear();
   }
-  if (stream != Ticket::Lane::none) {
+  if (engine->ordered() && stream == Ticket::Lane::none) {  // a graph is captured: it will use these addresses for good
+    for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
+      engine->export_address(reinterpret_cast<const void*>(thread.uses[i].range->base));
+    }
+  } else if (stream != Ticket::Lane::none) {
     for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
       engine->ready_on(stream, *thread.uses[i].range);
     }

@@ -47,7 +47,9 @@ MUTATIONS = {
         ORDER, "  order_.after(stream, uses_of(range));  // of the tensor that had its addresses before\n"
     ),
     "an earlier use by another stream is forgotten": Mutation(
-        ORDER, "  if (before.lane != stream) range.others.add(before);\n", "  (void)before;\n"
+        ORDER,
+        "  if (before.lane != stream || before.number > now.number) range.others.add(before);\n",
+        "  (void)before;\n",
     ),
     "an address is unmapped in flight": Mutation(ORDER, "    order_.wait(gone);\n"),
     "freed addresses are unmapped in flight": Mutation(

@@ -32,7 +32,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def start(config: Config) -> None:
         seed = config.budget_chunks  # another order for each budget
         module.start_late(config.budget_chunks, config.chunk, config.host, config.policy, config.min_size, seed)
-        open_doors(module)
+        open_doors(module, "cpu")
         cut_foreach(module, lambda: session.active_config().budget // 2)
 
     monkeypatch.setattr(session, "_start", start)

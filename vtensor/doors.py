@@ -16,17 +16,22 @@ import torch
 
 __all__ = ["close_doors", "open_doors"]
 
-# Tensor.__array__ and the typed storages go through these.
-_DOORS = ("numpy", "data_ptr", "untyped_storage", "__dlpack__")
-_saved: dict[str, Any] = {}
+# Tensor.__array__, __cuda_array_interface__ and the typed storages go through these. On a GPU an address that was given
+# away stays resident for good, so a storage is no door there (torch.save asks for every one), only its address is.
+_DOORS: dict[str, list[tuple[type, str]]] = {
+    "cpu": [(torch.Tensor, name) for name in ("numpy", "data_ptr", "untyped_storage", "__dlpack__")],
+    "cuda": [(torch.Tensor, "data_ptr"), (torch.Tensor, "__dlpack__"), (torch.UntypedStorage, "data_ptr")],
+}
+_TENSOR: Any = torch._C.TensorBase
+_STORAGE: Any = torch._C.StorageBase
+_saved: dict[tuple[type, str], Any] = {}
 
 
 def _door(original: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
-    address_of = torch._C.TensorBase.data_ptr
-
-    def give_away(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def give_away(self: Any, *args: Any, **kwargs: Any) -> Any:
+        owner = _TENSOR if isinstance(self, torch.Tensor) else _STORAGE
         try:
-            address = address_of(self)
+            address = owner.data_ptr(self)
         except RuntimeError:
             address = 0  # a tensor without memory (sparse, fake, wrapped): nothing is given away
         if address:
@@ -49,20 +54,20 @@ def _keeping_ours_on_top(enable: Callable[..., None], core: ModuleType) -> Calla
     return enable_and_arm
 
 
-def open_doors(core: ModuleType) -> None:
-    """Replace the doors on ``torch.Tensor`` by ones that tell `core`."""
-    for name in _DOORS:
-        _saved[name] = vars(torch.Tensor).get(name)
-        setattr(torch.Tensor, name, _door(getattr(torch.Tensor, name), core))
+def open_doors(core: ModuleType, device: str) -> None:
+    """Replace the doors on torch's classes by ones that tell `core`."""
+    for owner, name in _DOORS[device]:
+        _saved[owner, name] = vars(owner).get(name)
+        setattr(owner, name, _door(getattr(owner, name), core))
     faulthandler.enable = _keeping_ours_on_top(_enable_faulthandler, core)
 
 
 def close_doors() -> None:
     """Put torch's own methods back."""
-    for name, original in _saved.items():
+    for (owner, name), original in _saved.items():
         if original is None:
-            delattr(torch.Tensor, name)
+            delattr(owner, name)
         else:
-            setattr(torch.Tensor, name, original)
+            setattr(owner, name, original)
     _saved.clear()
     faulthandler.enable = _enable_faulthandler

@@ -15,7 +15,7 @@ from .config import Config, format_bytes
 from .errors import ConfigError, UnsupportedDeviceError
 from .pools import DevicePool, make_device_pool
 
-__all__ = ["active_pool", "check_gpu", "start_gpu", "stop_gpu"]
+__all__ = ["active_pool", "check_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
 
 log = logging.getLogger("vtensor")
 _pool: DevicePool | None = None
@@ -84,6 +84,15 @@ def start_gpu(module: ModuleType, config: Config) -> None:
         "this version's CUDA device was built without a GPU at hand; 'make gpu-check' of its repository tests yours"
     )
     log.info("GPU %d: chunks of %s, %s", config.ordinal, format_bytes(config.chunk), source)
+
+
+def resize_gpu(module: ModuleType, config: Config) -> None:
+    """The pool follows a budget that changed; the core has changed its own already."""
+    if _pool is None:
+        return
+    _pool.take_back(module.unused_chunks())
+    _pool.resize(config.budget)
+    module.donate(_pool.lend(max(config.budget_chunks - _pool.lent_bytes // config.chunk, 0)))
 
 
 def stop_gpu(module: ModuleType) -> None:

@@ -7,7 +7,7 @@ of a chunk.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -57,7 +57,8 @@ class Residency:
 def _address(tensor: torch.Tensor) -> int:
     # Not Tensor.data_ptr: asking where a tensor is must not count as giving its address away.
     storage = torch._C.TensorBase.untyped_storage(tensor)
-    return int(storage.data_ptr())
+    address_of: Any = torch._C.StorageBase
+    return int(address_of.data_ptr(storage))
 
 
 def split(tensor: torch.Tensor) -> list[VTensor]:

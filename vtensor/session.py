@@ -20,7 +20,7 @@ from .config import Config, Granularity, Oversize, Policy, format_bytes, make_co
 from .doors import close_doors, open_doors
 from .errors import ConfigError, NotEnabledError, UnsupportedDeviceError
 from .foreach import cut_foreach, restore_foreach
-from .gpu import active_pool, start_gpu, stop_gpu
+from .gpu import active_pool, resize_gpu, start_gpu, stop_gpu
 from .math_library import settle
 from .planning import change_budget, check_plan, start_planner, stop_planner
 
@@ -248,7 +248,7 @@ def _start(config: Config) -> None:
         start_gpu(module, config)
     else:
         _start_cpu(module, config)
-    open_doors(module)
+    open_doors(module, config.device)
     # Half the budget: the other half is for what the loop around these calls keeps in use.
     cut_foreach(module, lambda: active_config().budget // 2)
 
@@ -304,6 +304,8 @@ def _change(active: Config, budget: int | float | str | None, given: dict[str, A
         except module.OutOfMemory as error:
             raise torch.OutOfMemoryError(str(error)) from None
         _active = asked
+        if asked.device == "cuda":
+            resize_gpu(module, asked)
         change_budget(asked)
         log.info("budget changed from %s to %s", format_bytes(active.budget), format_bytes(asked.budget))
 

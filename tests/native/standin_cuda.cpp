@@ -113,6 +113,7 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
   *context = g_contexts.back();
   return g_contexts.pop_back(), CUDA_SUCCESS;
 }
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) { return CUDA_SUCCESS; }
 CUresult cuCtxSynchronize() { return g.work.drain(), CUDA_SUCCESS; }
 CUresult cuMemGetInfo(size_t* free, size_t* total) {
   *free = g.limit - g_used;
