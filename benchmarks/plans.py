@@ -192,10 +192,11 @@ def edge(link: float, shares: tuple[float, ...] = (0.75, 0.5, 0.35), names: tupl
     for name in names:
         peak = measure_peak(name)
         for share in shares:
-            common = {"budget": int(peak * share), "link": text}
             with tempfile.TemporaryDirectory() as scratch:
                 trace = lgm.load_trace(TRACES / f"{name}.npz")
-                chunks = int(peak * share) // trace.chunk_bytes
+                # Where one operation alone needs more than the share, what it needs.
+                chunks = max(int(peak * share) // trace.chunk_bytes, int(analyze_lifetimes(trace).needed.max()))
+                common = {"budget": chunks * trace.chunk_bytes, "link": text}
                 device = lgm.Device(chunks, link, link, switch=8e-6)
                 ways: dict[str, dict[str, Any] | None] = {
                     "plain": None,
