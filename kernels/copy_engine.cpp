@@ -4,17 +4,19 @@
 
 namespace vt {
 
+Status CopyEngine::ask(Lane lane, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
+  return lane == Lane::out ? driver_.copy_out(chunk, place, bytes, ticket) : driver_.copy_in(place, chunk, bytes, ticket);
+}
+
 Status CopyEngine::start(Lane lane, Range& range, std::uint32_t index, const HostPlace& place, Bytes bytes) {
   VTensor& part = range.parts[index];
-  const Status status = lane == Lane::out ? driver_.copy_out(part.chunk, place, bytes, &part.ticket)
-                                          : driver_.copy_in(place, part.chunk, bytes, &part.ticket);
+  const Status status = ask(lane, part.chunk, place, bytes, &part.ticket);
   if (status.ok()) queues_[index_of(lane)].push_back({part.ticket, &range, index, bytes});
   return status;
 }
 
 Status CopyEngine::start_in_order(Lane lane, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
-  const Status status = lane == Lane::out ? driver_.copy_out(chunk, place, bytes, ticket)
-                                          : driver_.copy_in(place, chunk, bytes, ticket);
+  const Status status = ask(lane, chunk, place, bytes, ticket);
   if (status.ok()) queues_[index_of(lane)].push_back({*ticket, nullptr, 0, bytes});
   return status;
 }

@@ -50,6 +50,8 @@ class CopyEngine {
   static constexpr std::size_t index_of(Lane lane) noexcept { return lane == Lane::out ? 0 : 1; }
   const std::deque<CopyJob>& queue(Lane lane) const noexcept { return queues_[index_of(lane)]; }
 
+  Status ask(Lane lane, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
+
   Driver& driver_;
   std::array<std::deque<CopyJob>, 2> queues_;
   std::array<Bytes, 2> moved_{};

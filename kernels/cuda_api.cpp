@@ -48,4 +48,25 @@ std::string CudaApi::describe(CUresult result) const {
   return "CUDA error " + std::to_string(static_cast<int>(result));
 }
 
+CUresult CudaApi::map_whole(CUdeviceptr at, Bytes bytes, CUmemGenericAllocationHandle handle, int ordinal) const {
+  CUresult result = cuMemMap_(at, bytes, 0, handle, 0);
+  if (result != CUDA_SUCCESS) return result;
+  CUmemAccessDesc access = {};
+  access.location = memory_of(ordinal).location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  result = cuMemSetAccess_(at, bytes, &access, 1);
+  if (result != CUDA_SUCCESS && cuMemUnmap_(at, bytes) != CUDA_SUCCESS) {
+    fatal("a mapping that was not finished cannot be taken back");
+  }
+  return result;
+}
+
+CUmemAllocationProp memory_of(int ordinal) {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = ordinal;
+  return properties;
+}
+
 }  // namespace vt

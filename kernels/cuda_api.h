@@ -29,7 +29,6 @@ namespace vt {
   F(cuCtxPopCurrent)               \
   F(cuCtxSynchronize)              \
   F(cuThreadExchangeStreamCaptureMode) \
-  F(cuMemGetInfo)                  \
   F(cuMemGetAllocationGranularity) \
   F(cuMemAddressReserve)           \
   F(cuMemAddressFree)              \
@@ -64,6 +63,11 @@ struct CudaApi {
 
   // "CUDA_ERROR_OUT_OF_MEMORY"
   std::string describe(CUresult result) const;
+  // Maps a whole chunk of a device's memory, for the device to read and write. Nothing is mapped when it fails.
+  CUresult map_whole(CUdeviceptr at, Bytes bytes, CUmemGenericAllocationHandle handle, int ordinal) const;
 };
+
+// Memory of a device, as cuMemCreate wants it described.
+CUmemAllocationProp memory_of(int ordinal);
 
 }  // namespace vt

@@ -29,20 +29,10 @@ class Primary {
 };
 
 bool add_chunk(const CudaApi& api, CUdeviceptr at, Bytes chunk_bytes, int ordinal) {
-  CUmemAllocationProp properties = {};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  properties.location.id = ordinal;
+  const CUmemAllocationProp properties = memory_of(ordinal);
   CUmemGenericAllocationHandle handle = 0;
   if (api.cuMemCreate_(&handle, chunk_bytes, &properties, 0) != CUDA_SUCCESS) return false;
-  bool well = api.cuMemMap_(at, chunk_bytes, 0, handle, 0) == CUDA_SUCCESS;
-  if (well) {
-    CUmemAccessDesc access = {};
-    access.location = properties.location;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    well = api.cuMemSetAccess_(at, chunk_bytes, &access, 1) == CUDA_SUCCESS;
-    if (!well) (void)api.cuMemUnmap_(at, chunk_bytes);
-  }
+  const bool well = api.map_whole(at, chunk_bytes, handle, ordinal) == CUDA_SUCCESS;
   (void)api.cuMemRelease_(handle);  // the mapping keeps it
   return well;
 }

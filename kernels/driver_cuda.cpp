@@ -15,14 +15,6 @@ int attribute(const CudaApi& api, CUdevice_attribute what, CUdevice device) {
   return api.cuDeviceGetAttribute_(&value, what, device) == CUDA_SUCCESS ? value : 0;
 }
 
-CUmemAllocationProp on_device(int ordinal) {
-  CUmemAllocationProp properties = {};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  properties.location.id = ordinal;
-  return properties;
-}
-
 }  // namespace
 
 CudaDevice probe_cuda(int ordinal, const char* library) {
@@ -36,7 +28,7 @@ CudaDevice probe_cuda(int ordinal, const char* library) {
   found.ordinal = ordinal;
   char name[256] = {};
   std::size_t granularity = 0;
-  const CUmemAllocationProp properties = on_device(ordinal);
+  const CUmemAllocationProp properties = memory_of(ordinal);
   if (api.cuDeviceGet_(&device, ordinal) != CUDA_SUCCESS || api.cuDeviceGetName_(name, sizeof name, device) != CUDA_SUCCESS ||
       api.cuDeviceTotalMem_(&found.total_bytes, device) != CUDA_SUCCESS) {
     throw InvalidUse("CUDA device " + std::to_string(ordinal) + " does not answer");
@@ -159,22 +151,12 @@ Address CudaDriver::take_back() {
 }
 
 Status CudaDriver::open(Address at, CUmemGenericAllocationHandle handle) {
-  Status status = check("cuMemMap", api_.cuMemMap_(at_device(at), chunk_bytes_, 0, handle, 0));
-  if (!status.ok()) return status;
-  CUmemAccessDesc access = {};
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = ordinal_;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  status = check("cuMemSetAccess", api_.cuMemSetAccess_(at_device(at), chunk_bytes_, &access, 1));
-  if (!status.ok() && api_.cuMemUnmap_(at_device(at), chunk_bytes_) != CUDA_SUCCESS) {
-    fatal("a mapping that was not finished cannot be taken back");
-  }
-  return status;
+  return check("cuMemMap", api_.map_whole(at_device(at), chunk_bytes_, handle, ordinal_));
 }
 
 // A chunk of our own, with an address for its copies.
 Status CudaDriver::make_chunk(Chunk& chunk) {
-  const CUmemAllocationProp properties = on_device(ordinal_);
+  const CUmemAllocationProp properties = memory_of(ordinal_);
   CUdeviceptr home = 0;
   Status status = check("cuMemCreate", api_.cuMemCreate_(&chunk.handle, chunk_bytes_, &properties, 0));
   if (!status.ok()) return status;

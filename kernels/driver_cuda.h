@@ -110,7 +110,6 @@ class CudaDriver final : public Driver {
   };
 
   Status check(const char* call, CUresult result) const;
-  CUmemAllocationProp properties() const;
   Status open(Address at, CUmemGenericAllocationHandle handle);  // map, and let the device read and write
   Status make_chunk(Chunk& chunk);
   Line& line(Ticket::Lane lane) { return lines_[static_cast<std::size_t>(lane)]; }

@@ -111,7 +111,7 @@ void Engine::recycle(Range& range) {
 }
 
 void Engine::retire(Range& range) {
-  if (ordered_) unmap_former(range);
+  if (ordered_) unmap_former(range, [](const VTensor&) { return true; });
   space_->release(range.base, range.chunks);
   range.life = Life::unused;
   range.parts.reset();

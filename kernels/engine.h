@@ -4,9 +4,10 @@
 // Leaves: what a device is (driver.h), who is an operation's argument (torch_bridge.cpp), whose turn it is to leave
 // (policy.h), Python (module.cpp).
 //
-// It is implemented in engine.cpp (allocations, budget, end of life), engine_move.cpp (evict, fetch), engine_slots.cpp (the host
-// store's slots, borrowing), engine_use.cpp (operations, faults, exports, fork), engine_plan.cpp (moves a plan asks for), engine_order.cpp (moves on a device whose work goes
-// on after the call that asked for it), engine_check.cpp (validate() and the messages).
+// It is implemented in engine.cpp (allocations, budget, end of life), engine_move.cpp (evict, fetch), engine_slots.cpp
+// (the host store's slots, borrowing), engine_use.cpp (operations, faults, exports, fork), engine_plan.cpp (moves a plan
+// asks for), engine_order.cpp (moves on a device whose work goes on after the call that asked for it), engine_check.cpp
+// (validate() and the messages).
 //
 // Thread-safety: every public call may come from any thread. Lock order: Engine::mutex_, then a driver's own
 // mutexes. Waiting for copies is done with the lock released, and copy threads never take it.
@@ -287,7 +288,7 @@ class Engine {
   Status lead_to(Range& range, std::uint32_t index, ChunkId chunk);
   void fence_slot(const Range& range, const VTensor& part);
   void reap_in_order();
-  void unmap_former(Range& range);                     // all that its addresses lead to
+  void unmap_former(Range& range, const std::function<bool(const VTensor&)>& which);  // what its addresses lead to
   void quiesce(Lock& lock);                            // nothing is under way, nothing leads to a former chunk
   void bring_all(Lock& lock);
   void export_in_order(Lock& lock, Range& range);

@@ -133,14 +133,7 @@ void Engine::repay() {
   for (const ChunkId chunk : free) {
     if (pool_.overdrawn() == 0) return;
     if (!order_.passed(chunk_after_[chunk])) continue;
-    for (const auto& range : records_) {
-      for (std::uint32_t i = 0; range->parts != nullptr && i < range->chunks; ++i) {
-        VTensor& part = range->parts[i];
-        if (part.mapped != chunk) continue;
-        must("unmapping a chunk", &Engine::unmap_part, *range, i);
-        part.mapped = kNone;
-      }
-    }
+    for (const auto& range : records_) unmap_former(*range, [chunk](const VTensor& part) { return part.mapped == chunk; });
     if (!pool_.repay(chunk).ok()) ++counters_.failures;
   }
 }
@@ -225,11 +218,12 @@ Status Engine::lead_to(Range& range, std::uint32_t index, ChunkId chunk) {
   return status;
 }
 
-void Engine::unmap_former(Range& range) {
-  for (std::uint32_t i = 0; i < range.chunks; ++i) {
-    if (range.parts[i].mapped == kNone) continue;
-    must("unmapping a freed tensor", &Engine::unmap_part, range, i);
-    range.parts[i].mapped = kNone;
+void Engine::unmap_former(Range& range, const std::function<bool(const VTensor&)>& which) {
+  for (std::uint32_t i = 0; range.parts != nullptr && i < range.chunks; ++i) {
+    VTensor& part = range.parts[i];
+    if (part.mapped == kNone || !which(part)) continue;
+    must("unmapping a former chunk", &Engine::unmap_part, range, i);
+    part.mapped = kNone;
   }
 }
 
@@ -257,14 +251,7 @@ void Engine::quiesce(Lock& lock) {
   order_.wait(order_.everything());
   settle(lock);
   sweep_limbo();
-  for (const auto& range : records_) {
-    for (std::uint32_t i = 0; range->parts != nullptr && i < range->chunks; ++i) {
-      VTensor& part = range->parts[i];
-      if (part.mapped == kNone || part.mapped == part.chunk) continue;
-      must("unmapping a former chunk", &Engine::unmap_part, *range, i);
-      part.mapped = kNone;
-    }
-  }
+  for (const auto& range : records_) unmap_former(*range, [](const VTensor& part) { return part.mapped != part.chunk; });
 }
 
 // Everything absent comes back, beyond the budget if need be.

@@ -104,11 +104,7 @@ void bind_cuda(py::module_& m) {
         auto driver = std::make_unique<CudaDriver>(chunk, ordinal);
         for (const Address home : donated) (void)driver->donate(home);
         CudaDriver* made = driver.get();
-        EngineConfig config;
-        config.budget_chunks = budget_chunks;
-        config.order = order_from(policy);
-        config.granularity = granularity_from(granularity);
-        config.oversize = raise_oversize ? Oversize::raise : Oversize::borrow;
+        const EngineConfig config = config_of(budget_chunks, policy, granularity, raise_oversize);
         adopt(std::make_unique<Engine>(std::move(driver), make_ram_store(chunk, host, cuda_pinning(ordinal)), config));
         g_driver = made;
         attach_torch_cuda(min_size, ordinal);

@@ -8,14 +8,20 @@ namespace py = pybind11;
 
 namespace vt {
 
-MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes, const std::string& spill_dir,
-                       const std::string& policy, const std::string& granularity, bool raise_oversize, double link,
-                       bool injectable) {
+EngineConfig config_of(std::size_t budget_chunks, const std::string& policy, const std::string& granularity,
+                       bool raise_oversize) {
   EngineConfig config;
   config.budget_chunks = budget_chunks;
   config.order = order_from(policy);
   config.granularity = granularity_from(granularity);
   config.oversize = raise_oversize ? Oversize::raise : Oversize::borrow;
+  return config;
+}
+
+MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes, const std::string& spill_dir,
+                       const std::string& policy, const std::string& granularity, bool raise_oversize, double link,
+                       bool injectable) {
+  const EngineConfig config = config_of(budget_chunks, policy, granularity, raise_oversize);
   std::unique_ptr<Driver> driver = std::make_unique<HostDriver>(chunk_bytes, link);
   InjectDriver* inject = nullptr;
   if (injectable) {
@@ -37,9 +43,7 @@ LateWork& late_work() {
 
 std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
                                          const std::string& policy, std::uint32_t seed) {
-  EngineConfig config;
-  config.budget_chunks = budget_chunks;
-  config.order = order_from(policy);
+  const EngineConfig config = config_of(budget_chunks, policy, "chunk", false);
   late_work().begin(seed);
   auto driver = std::make_unique<LateDriver>(chunk_bytes, 8 * budget_chunks + 4096, late_work(), Streams::at_once);
   return std::make_unique<Engine>(std::move(driver), make_ram_store(chunk_bytes, host_bytes), config);

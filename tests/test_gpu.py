@@ -52,12 +52,14 @@ def deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd_foreach", "adamw_fused"])
 @pytest.mark.parametrize("model", MODELS)
 def test_training(model: str, optimizer: str, policy: str) -> None:
-    runs = check_identity(lambda: training(model, optimizer), (0.6, 0.4), ample=8 << 30, policy=policy, **SMALL)
+    runs = check_identity(
+        lambda: training(model, optimizer), (0.6, 0.4), ample=8 << 30, policy=policy, **SMALL, overdraw=True
+    )
     assert runs[-1]["evictions"] > 0
 
 
 def test_autocast() -> None:
-    check_identity(lambda: training("gpt2", "adamw", autocast=True), (0.5,), ample=8 << 30, **SMALL)
+    check_identity(lambda: training("gpt2", "adamw", autocast=True), (0.5,), ample=8 << 30, **SMALL, overdraw=True)
 
 
 def test_side_streams() -> None:
@@ -75,7 +77,7 @@ def test_side_streams() -> None:
             kept[(i * 7) % 12] = c * 0.5
         return [value.cpu() for value in kept]
 
-    check_identity(program, (0.6, 0.3), ample=1 << 30, policy="lru", **SMALL)
+    check_identity(program, (0.6, 0.3), ample=1 << 30, policy="lru", **SMALL, overdraw=True)
 
 
 def test_out_of_memory_is_torchs() -> None:

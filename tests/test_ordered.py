@@ -42,19 +42,21 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_training(late: None, model: str) -> None:
-    for stats in check_identity(lambda: training(MODELS[model], OPTIMIZERS["adamw"]), (0.6, 0.4)):
+    for stats in check_identity(lambda: training(MODELS[model], OPTIMIZERS["adamw"]), (0.6, 0.4), overdraw=True):
         assert stats["evictions"] > 0
         assert stats["planned_iterations"] > 0
 
 
 @pytest.mark.parametrize("optimizer", ["sgd_foreach", "adamw_fused"])
 def test_operations_larger_than_the_budget(late: None, optimizer: str) -> None:
-    runs = check_identity(lambda: training(MODELS["bert"], OPTIMIZERS[optimizer], steps=4), (0.5, 0.3))
+    runs = check_identity(lambda: training(MODELS["bert"], OPTIMIZERS[optimizer], steps=4), (0.5, 0.3), overdraw=True)
     assert runs[-1]["evictions"] > 0
 
 
 def test_without_a_plan(late: None) -> None:
-    runs = check_identity(lambda: training(MODELS["gpt2"], OPTIMIZERS["adamw"], accumulate=2, clip=1.0), policy="lru")
+    runs = check_identity(
+        lambda: training(MODELS["gpt2"], OPTIMIZERS["adamw"], accumulate=2, clip=1.0), policy="lru", overdraw=True
+    )
     assert runs[-1]["moved_in_bytes"] > 0
 
 
@@ -70,7 +72,7 @@ def test_views_in_place_and_a_side_door(late: None) -> None:
         kept[4] += 1
         return kept, [float(out.sum())], nn.functional.normalize(kept[5])
 
-    check_identity(program, (0.6, 0.4), policy="lru")
+    check_identity(program, (0.6, 0.4), policy="lru", overdraw=True)
 
 
 def test_what_is_absent_comes_back_with_disable(late: None) -> None:

@@ -115,10 +115,6 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
 }
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) { return CUDA_SUCCESS; }
 CUresult cuCtxSynchronize() { return g.work.drain(), CUDA_SUCCESS; }
-CUresult cuMemGetInfo(size_t* free, size_t* total) {
-  *free = g.limit - g_used;
-  return *total = g.limit, CUDA_SUCCESS;
-}
 CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
   return *bytes = kGranularity, CUDA_SUCCESS;
 }
