@@ -72,6 +72,7 @@ class PlanRunner {
   void born(Range& range);
   // Whether the addresses should stay mapped.
   bool died(Range& range) noexcept;
+  bool freed() const noexcept { return recorder_.freed(); }
   void stall(std::uint64_t ns) noexcept { recorder_.stall(ns); }
 
   // The iteration that the last boundary ended.

@@ -36,12 +36,14 @@ void Recorder::begin(std::uint32_t number, std::span<Range* const> live) {
   }
   hash_ = kSeed;
   stalls_ = 0;
+  freed_ = false;
   began_ = Clock::now();
 }
 
 std::uint32_t Recorder::row(OpId op) {
   const auto row = static_cast<std::uint32_t>(rows_.size());
   rows_.push_back({op, now(), row});
+  freed_ = false;
   hash_ = mix(hash_, op);
   return row;
 }
@@ -68,6 +70,7 @@ void Recorder::born(Range& range) {
 void Recorder::died(Range& range) noexcept {
   const std::uint32_t tensor = tensor_of(range);
   if (tensor == kNone) return;
+  freed_ = true;
   tensors_[tensor].died = std::max<std::int32_t>(static_cast<std::int32_t>(rows_.size()) - 1, 0);
 }
 

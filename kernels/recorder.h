@@ -4,7 +4,8 @@
 // Leaves: what is done with it (plan_runner.h for following a plan, vtensor/recorder.py for making a trace of it).
 //
 // A row begins when an operation first uses or allocates managed memory; operations that do neither leave no trace, so a
-// `loss.item()` now and then changes nothing. Time spent waiting in the engine is not part of a row.
+// `loss.item()` now and then changes nothing. An operation that allocates after something was freed in it goes on in another row:
+// what it frees and what it then allocates need not be held at once. Time spent waiting in the engine is not part of a row.
 // Thread-safety: none; thread_state.h guards it.
 #pragma once
 
@@ -56,6 +57,8 @@ class Recorder {
   // The length of the last row is known now.
   void end() noexcept { end_ns_ = now(); }
 
+  // Whether something was freed since the last row began.
+  bool freed() const noexcept { return freed_; }
   bool full() const noexcept { return rows_.size() >= kMostRows; }
   // Names everything that happened before the next row: operations, and sizes of what they allocated, by steps of a quarter octave.
   std::uint64_t hash() const noexcept { return hash_; }
@@ -82,6 +85,7 @@ class Recorder {
   std::uint64_t hash_ = kSeed;
   std::uint64_t stalls_ = 0;
   std::uint64_t end_ns_ = 0;
+  bool freed_ = false;
   Clock::time_point began_{};
 };
 

@@ -135,11 +135,14 @@ PlanRunner* Recording::operator->() const noexcept { return g_runner; }
 
 void begin_row(const Recording& recording, Thread& thread, Engine& engine) {
   static const OpId outside = operator_id("(outside operations)");
+  static const OpId went_on = operator_id("(goes on)");
   if (recording->timed()) engine.wait_for_streams();  // what was asked before this row belongs to the row before
   if (thread.frames.empty()) {
     recording->row(engine, outside);
   } else if (thread.frames.back().row == kNone) {
     thread.frames.back().row = recording->row(engine, thread.frames.back().id);
+  } else if (recording->freed()) {
+    recording->row(engine, went_on);
   }
 }
 
