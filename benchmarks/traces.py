@@ -16,7 +16,7 @@ from .record import metadata
 FOLDER = Path(__file__).resolve().parent.parent / "traces"
 
 
-def record(name: str, path: str) -> None:
+def record(name: str, path: str, commit: str) -> None:
     """In a process of its own: train five steps with room to spare, save the last."""
     import torch
 
@@ -32,25 +32,25 @@ def record(name: str, path: str) -> None:
         optimizer.zero_grad()
         model(**batch(step)).loss.backward()
         optimizer.step()
-    facts = metadata()
     vtensor.save_trace(
         path,
         model=WORKLOADS[name].title,
         batch=json.dumps({key: list(value.shape) for key, value in batch(0).items()}),
         optimizer="AdamW",
         recorded_by="python -m benchmarks traces",
-        commit=facts["commit"],
-        processor=facts["machine"],
+        commit=commit,
+        processor=metadata()["machine"],
     )
 
 
 def run() -> None:
     FOLDER.mkdir(exist_ok=True)
+    commit = metadata()["commit"]  # before the files of this run count as changes
     for name in WORKLOADS:
         path = FOLDER / f"{name}.npz"
-        subprocess.run([sys.executable, "-m", "benchmarks.traces", name, str(path)], check=True)
+        subprocess.run([sys.executable, "-m", "benchmarks.traces", name, str(path), commit], check=True)
         print(f"{path.name}, {path.stat().st_size >> 10} KiB\n{trace_summary(lgm.load_trace(path))}", flush=True)
 
 
 if __name__ == "__main__":
-    record(sys.argv[1], sys.argv[2])
+    record(*sys.argv[1:])

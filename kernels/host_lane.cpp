@@ -63,7 +63,7 @@ HostLane::~HostLane() {
 std::uint64_t HostLane::submit(void* chunk_memory, const HostPlace& place, Bytes bytes) {
   std::unique_lock lock(mutex_);
   if (worker_ == nullptr && !inline_) start();
-  copies_.push_back({chunk_memory, place, bytes});
+  copies_.push_back({chunk_memory, place, bytes, Clock::now()});
   const std::uint64_t number = first_ + copies_.size() - 1;
   if (inline_) {
     next_ = number + 1;
@@ -164,7 +164,7 @@ void HostLane::perform(Copy& copy, std::unique_lock<std::mutex>& lock) {
   times_.processor_ns += passed_since(begun);
   if (bytes_per_second_ > 0 && error == 0) {
     const auto takes = std::chrono::duration<double>(static_cast<double>(copy.bytes) / bytes_per_second_);
-    link_free_ = std::max(begun, link_free_) + std::chrono::duration_cast<Clock::duration>(takes);
+    link_free_ = std::max(copy.submitted, link_free_) + std::chrono::duration_cast<Clock::duration>(takes);
     work_.wait_until(lock, link_free_, [&] { return copy.give_up; });
   }
   times_.busy_ns += passed_since(begun);

@@ -42,6 +42,7 @@ class HostLane {
     void* chunk_memory;
     HostPlace place;
     Bytes bytes;
+    Clock::time_point submitted;  // from then on the emulated link may carry it: a queue leaves no pause between copies
     CopyState state = CopyState::pending;
     int error = 0;
     bool give_up = false;

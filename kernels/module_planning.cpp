@@ -122,6 +122,7 @@ void install(const py::dict& given) {
       plan->previous.size() != tensors || plan->hash.empty()) {
     throw InvalidUse("a plan's arrays do not fit together");
   }
+  for (std::size_t t = 0; t < tensors; ++t) plan->settled = plan->settled && (plan->lasting[t] == 0 || plan->serial[t] != 0);
   install_plan(std::move(plan));
 }
 

@@ -52,7 +52,7 @@ Finding PlanRunner::boundary(Engine& engine) {
   }
   incoming_.clear();
   if (active_ != nullptr && plans_.back().get() != active_) active_ = nullptr;
-  const bool went_on = active_ != nullptr && followed_;
+  const bool went_on = active_ != nullptr && followed_ && active_->settled;
   engine.living([&](std::span<Range* const> live) {
     recorder_.begin(++number_, live);
     living_.clear();
@@ -145,8 +145,26 @@ void PlanRunner::deviate(Engine& engine) {
   engine.forget_arrivals();
 }
 
+// Which tensors the lasting ones of a plan from a file are: the same program makes the same ones in the same order. What the iteration
+// before made is none of them. Nothing is known of what the first one made (gradients, states of the optimizer), so that what is
+// found after it is a guess.
+void PlanRunner::recognize(Plan& plan) const {
+  plan.settled = counters_.iterations > 1;
+  std::size_t begin = 0;
+  for (std::uint32_t t = 0; t < plan.lasting.size(); ++t) {
+    if (plan.lasting[t] == 0) continue;
+    std::size_t i = begin;
+    while (i < living_.size() && (recorder_.tensors()[i].previous != kNone || living_[i].bytes != plan.bytes[t])) ++i;
+    const bool found = i < living_.size();
+    plan.serial[t] = found ? living_[i].bound.serial : 0;
+    if (found) begin = i + 1;
+    plan.settled = plan.settled && found;
+  }
+}
+
 void PlanRunner::activate(Plan& plan) {
   active_ = &plan;
+  if (!plan.settled) recognize(plan);
   bound_.assign(plan.bytes.size(), {});
   planned_.assign(recorder_.tensors().size(), kNone);
   // Tensors that last, and tensors of the iteration before that outlive it, each by what is known of them.
@@ -156,13 +174,8 @@ void PlanRunner::activate(Plan& plan) {
     const std::uint32_t previous = recorder_.tensors()[i].previous;
     if (previous != kNone) by_birth.emplace(previous, i);
   }
-  std::size_t next = 0;
   for (std::uint32_t t = 0; t < bound_.size(); ++t) {
     if (plan.lasting[t] != 0) {
-      if (plan.serial[t] == 0) {  // from a file: the same program makes the same tensors in the same order
-        while (next < living_.size() && living_[next].bytes != plan.bytes[t]) ++next;
-        if (next < living_.size()) plan.serial[t] = living_[next++].bound.serial;
-      }
       const auto found = by_serial.find(plan.serial[t]);
       if (found != by_serial.end()) bind(t, found->second, living_[found->second].bound);
     } else if (plan.previous[t] != kNone) {

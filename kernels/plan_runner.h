@@ -29,7 +29,8 @@ struct Plan {
   std::vector<std::uint32_t> births;          // tensors in order of allocation
   std::vector<std::uint8_t> keep;             // [tensors]
   std::vector<std::uint8_t> lasting;          // [tensors] alive when an iteration begins, and born in none
-  std::vector<std::uint64_t> serial;          // [tensors] of lasting ones; 0: not known yet (the plan comes from a file)
+  std::vector<std::uint64_t> serial;          // [tensors] of lasting ones; 0: not known
+  bool settled = true;                        // the serials will not change; false: the plan comes from a file
   std::vector<std::uint32_t> previous;        // [tensors] which allocation of the iteration before, or kNone
   std::vector<Bytes> bytes;                   // [tensors]
 
@@ -96,6 +97,7 @@ class PlanRunner {
 
   bool change_plan(Engine& engine, std::uint32_t row);
   void activate(Plan& plan);
+  void recognize(Plan& plan) const;
   void bind(std::uint32_t tensor, std::uint32_t recorded, const Bound& bound);
   void bind_again();
   void deviate(Engine& engine);

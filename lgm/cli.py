@@ -182,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--choice", choices=["optimal", "sweep"], default="optimal", help="how gaps are chosen")
     sub.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="victims")
     sub.add_argument(
-        "--timing", choices=["just_in_time", "on_demand"], default="just_in_time", help="when copies in begin"
+        "--timing", choices=["packed", "just_in_time", "on_demand"], default="packed", help="when copies in begin"
     )
     sub.add_argument("--reservation", choices=["auto", "none"], default="auto", help="chunks kept free ahead of demand")
     sub.add_argument("--mapping", choices=["keep", "none"], default="keep", help="reuse of mapped addresses")

@@ -20,7 +20,7 @@ from .lifetimes import Lifetimes, analyze_lifetimes
 from .mapping import ranges_to_keep
 from .model import Device, Floats, Ints, Plan, Prediction, Trace
 from .problem import Cover
-from .schedule import Moves, nominal, schedule
+from .schedule import Moves, Timing, nominal, schedule
 from .simulate import run_plan
 
 __all__ = ["Switches", "analyze", "demand", "select", "settle"]
@@ -40,7 +40,7 @@ class Switches:
     costs: Costs = "moves"
     choice: Literal["optimal", "sweep"] = "optimal"
     granularity: Literal["chunk", "tensor"] = "chunk"
-    timing: Literal["just_in_time", "on_demand"] = "just_in_time"
+    timing: Timing = "packed"
     reservation: Literal["auto", "none"] = "auto"
     mapping: Literal["keep", "none"] = "keep"
     settling: Literal["simulated", "none"] = "simulated"
@@ -50,7 +50,7 @@ class Switches:
             "costs": get_args(Costs),
             "choice": ("optimal", "sweep"),
             "granularity": ("chunk", "tensor"),
-            "timing": ("just_in_time", "on_demand"),
+            "timing": get_args(Timing),
             "reservation": ("auto", "none"),
             "mapping": ("keep", "none"),
             "settling": ("simulated", "none"),
@@ -129,18 +129,17 @@ def settle(
     but without whole waits some plans find no rest. Each is tried from the beginning.
     """
     unhurried = nominal(trace)
-    just_in_time = switches.timing == "just_in_time"
     best: tuple[Moves, Prediction] | None = None
     for haste in hastes:
         begin, worse = unhurried, 0
         for _ in range(rounds):
-            moves = schedule(trace, device, life, used, begin=begin, just_in_time=just_in_time)
+            moves = schedule(trace, device, life, used, begin=begin, timing=switches.timing)
             prediction, line = run_plan(trace, device, life, moves)
             if best is None or prediction.step_seconds < best[1].step_seconds * (1 - _GAIN):
                 best, worse = (moves, prediction), 0
             else:
                 worse += 1
-            if prediction.waits_seconds < _GAIN * prediction.step_seconds or not just_in_time:
+            if prediction.waits_seconds < _GAIN * prediction.step_seconds or switches.timing == "on_demand":
                 return best
             if worse == 3:
                 break

@@ -1,4 +1,4 @@
-"""When each copy begins: out as soon as the gap opens, in as late as is safe.
+"""When each copy begins: out as soon as the gap opens, in as late as is safe, or sooner where nobody needs the room.
 
 Covers: moves with their operations, for a given choice of gaps or from a finished plan.
 Leaves: the choice itself (``choice``), and what the moves cost in time (``simulate``).
@@ -9,18 +9,25 @@ has room for it until it is needed; what has none comes later, and is waited for
 first, so deadlines must be near the truth: where the lanes are busier than the processor, an iteration without waits is
 far too short, and the last arrivals would take the room of all before them. ``planner.settle`` therefore schedules
 again by the times a simulation found.
+
+That is late, not best: simulated times contain waits, and an arrival that comes just in time for a late operation keeps
+it late. So what room is left is given away ("packed"): in the order in which they begin, arrivals move forward to where
+the lane is free and the room lasts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from .lifetimes import Lifetimes, analyze_lifetimes, cover
 from .model import Device, Floats, Ints, LgmError, Plan, Trace
 
-__all__ = ["Moves", "moves_of_plan", "nominal", "schedule"]
+__all__ = ["Moves", "Timing", "moves_of_plan", "nominal", "schedule"]
+
+Timing = Literal["packed", "just_in_time", "on_demand"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ def schedule(
     used: Ints,
     *,
     begin: Floats | None = None,
-    just_in_time: bool = True,
+    timing: Timing = "packed",
     margin: float = 2.0,
 ) -> Moves:
     """Decide when the moves of a choice begin.
@@ -85,8 +92,9 @@ def schedule(
     begin
         [n + 1] Seconds at which operations are expected to begin, and the iteration to end; without it, as if nothing
         ever waited.
-    just_in_time
-        False: every arrival begins when it is needed (the on-demand baseline).
+    timing
+        When arrivals begin. ``"on_demand"``: when they are needed (a baseline); ``"just_in_time"``: as late as is safe;
+        ``"packed"``: sooner than that where the room that is left allows it.
     margin
         How much earlier than needed an arrival should end, in copies of one chunk.
     """
@@ -94,7 +102,7 @@ def schedule(
     out = _leaves(trace, life, used)
     back = np.flatnonzero((used > 0) & (gaps.returns > 0))
     first, amount, stop = gaps.first[back], used[back], gaps.stop[back]
-    if not just_in_time:
+    if timing == "on_demand":
         need = stop % n
         size = _bytes(trace, gaps.tensor[back], first, first + amount)
         order = np.argsort(need, kind="stable")
@@ -108,14 +116,17 @@ def schedule(
     each = size / device.in_speed / np.maximum(amount, 1) + device.latency
     safety = margin * (trace.chunk_bytes / device.in_speed + device.latency) + device.jitter
     rows = _backwards(n, begin, room, gaps.start[back], stop, amount, each, safety)
+    if timing == "packed":
+        rows = _packed(n, begin, room, gaps.start[back], each, rows)
     moves = np.array(rows, dtype=np.int64).reshape(-1, 4)  # index into back, row, first, last (within the used chunks)
     which = moves[:, 0]
     gap = back[which]
     low, high = gaps.first[gap] + moves[:, 2], gaps.first[gap] + moves[:, 3]
     need = gaps.stop[gap] % n
-    columns = (moves[:, 1], gap, low, high, _bytes(trace, gaps.tensor[gap], low, high), need)
+    at = moves[:, 1] % n
+    columns = (at, gap, low, high, _bytes(trace, gaps.tensor[gap], low, high), need)
     # Those for the next iteration come after those for this one.
-    order = np.lexsort((np.where(need < moves[:, 1], need + n, need), moves[:, 1]))
+    order = np.lexsort((np.where(need < at, need + n, need), at))
     return Moves(*out, *(column[order] for column in columns))
 
 
@@ -134,6 +145,7 @@ def _backwards(
     each: Floats,
     safety: float,
 ) -> list[tuple[int, int, int, int]]:
+    """Index, row (from n on: of the next iteration), first and last chunk of arrivals as late as is safe; takes `room`."""
     total = float(begin[-1])
     deadline = begin[stop % n]
     order = np.argsort(-deadline, kind="stable").tolist()
@@ -159,12 +171,29 @@ def _backwards(
             part_size = min(least, left)
             if part_size > 0:
                 _take(room, row, e, n, part_size)
-                rows.append((k, row % n, high - part_size, high))
+                rows.append((k, row, high - part_size, high))
                 high -= part_size
                 left -= part_size
             elif left > 0:
                 row += int(np.flatnonzero(window <= 0)[-1]) + 1
     return rows
+
+
+def _packed(
+    n: int, begin: Floats, room: Ints, start: Ints, each: Floats, rows: list[tuple[int, int, int, int]]
+) -> list[tuple[int, int, int, int]]:
+    """The same arrivals, each as soon as the lane is free, its gap is open and `room` lasts until it was to begin."""
+    lane, moved = 0.0, []
+    for k, row, low, high in sorted(rows, key=lambda move: move[1] % n):
+        turn, at = row - row % n, row % n
+        free = int(np.searchsorted(begin, lane, side="right")) - 1
+        first = min(max(free, int(start[k]) + 1 - turn, 0), at)
+        full = np.flatnonzero(room[first:at] < high - low)
+        first += int(full[-1]) + 1 if len(full) else 0
+        room[first:at] -= high - low
+        lane = max(lane, float(begin[first])) + (high - low) * float(each[k])
+        moved.append((k, turn + first, low, high))
+    return moved
 
 
 def _window(room: Ints, a: int, b: int, n: int) -> Ints:

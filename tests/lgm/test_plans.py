@@ -45,7 +45,7 @@ PRODUCT = list(
         ("moves", "equal"),
         ("optimal", "sweep"),
         ("chunk", "tensor"),
-        ("just_in_time", "on_demand"),
+        ("packed", "just_in_time", "on_demand"),
         ("auto", "none"),
         ("keep", "none"),
         ("simulated", "none"),
