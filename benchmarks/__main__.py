@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 
 from . import growth, overhead, plans, steps, traces
-
-# What is to this processor as 12 GB/s (PCIe 3.0 x16) is to an edge GPU of 3 TFLOP/s (GTX 1650): see PLAN.md.
-EDGE_LINK = 1e9
+from .edge import link_here
 
 CASES = {
     "O": ("cost of one operation and of one allocation", overhead.run),
@@ -18,9 +16,9 @@ CASES = {
     "traces": ("record traces/ again, which the other cases read; only if asked for", traces.run),
     "B2": ("the simulator against reality", plans.accuracy),
     "B3": ("plans beside plain torch and LRU, no limit on the link", plans.unlimited),
-    "B4": ("the paper's experiment at the link of an edge GPU", lambda: plans.edge(EDGE_LINK)),
-    "B4s": ("the same in the simulator, six models and three budgets", lambda: plans.simulated(EDGE_LINK)),
-    "B5": ("reservation, mapping and early copies switched off", lambda: plans.ablation(EDGE_LINK)),
+    "B4": ("the paper's experiment at the link of an edge GPU", lambda: plans.edge(link_here())),
+    "B4s": ("the same in the simulator, six models and three budgets", plans.simulated),
+    "B5": ("reservation, mapping and early copies switched off", lambda: plans.ablation(link_here())),
     "B6": ("how the analysis grows with the trace", growth.run),
     "B9": ("cost of recording and of following a plan", overhead.recording),
     "M1": ("real memory with a spill file", steps.spill),

@@ -16,6 +16,7 @@ from lgm.simulate import run_on_demand
 from vtensor.demo.show import Worker, measure_peak
 from vtensor.demo.workloads import WORKLOADS
 
+from .edge import link_for
 from .record import Row, write
 from .steps import MIB, THREE
 
@@ -153,11 +154,12 @@ def mean_row(rows: list[Row]) -> Row:
     return mean
 
 
-def simulated(link: float) -> None:
-    """B4 in the simulator: six models, three budgets, every baseline."""
+def simulated(link: float | None = None) -> None:
+    """B4 in the simulator: six models, three budgets, every baseline; the link of the machine that made the traces."""
     rows: list[Row] = []
     for name in WORKLOADS:
         trace = lgm.load_trace(TRACES / f"{name}.npz")
+        link = link or link_for(float(trace.meta["flop_per_second"]))
         life = analyze_lifetimes(trace)
         for share in (0.75, 0.5, 0.35):
             chunks = max(int(life.peak * share), int(life.needed.max()))
@@ -176,9 +178,8 @@ def simulated(link: float) -> None:
                 "plan / bound by windows": round(plan / windows, 3),
                 "reservation": best.reservation,
             })  # fmt: skip
-    note = (
-        f"B4 in the simulator, {link / 1e6:.0f} MB/s each way. Speed-ups over the run named; bound: see lgm/bounds.py."
-    )
+    speed = f"{(link or 0) / 1e6:.0f} MB/s each way"
+    note = f"B4 in the simulator, {speed}. Speed-ups over the run named; bounds: see lgm/bounds.py."
     write("edge_simulated", [*rows, mean_row(rows)], note)
 
 

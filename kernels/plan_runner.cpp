@@ -25,6 +25,7 @@ Finding PlanRunner::boundary(Engine& engine) {
     } else {
       if (active_ != nullptr && !completed) deviate(engine);
       if (!has_plan(recorder_.hash(), recorder_.rows())) {
+        if (!engine.ordered()) recorder_.take_quicker_times(finished_);  // there only one of them was timed
         auto seen = std::find_if(seen_.begin(), seen_.end(), [&](const Seen& s) { return s.hash == recorder_.hash(); });
         if (seen == seen_.end()) {
           if (seen_.size() >= kMostSeen) seen_.erase(seen_.begin());

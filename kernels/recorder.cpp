@@ -48,6 +48,12 @@ std::uint32_t Recorder::row(OpId op) {
   return row;
 }
 
+void Recorder::take_quicker_times(const Recorder& other) noexcept {
+  if (other.hash_ != hash_ || other.rows_.size() != rows_.size() || other.end_ns_ >= end_ns_) return;
+  for (std::size_t i = 0; i < rows_.size(); ++i) rows_[i].begin_ns = other.rows_[i].begin_ns;
+  end_ns_ = other.end_ns_;
+}
+
 void Recorder::row_ends(std::uint32_t row) noexcept {
   if (row < rows_.size()) rows_[row].last = static_cast<std::uint32_t>(rows_.size() - 1);
 }

@@ -56,6 +56,8 @@ class Recorder {
   void stall(std::uint64_t ns) noexcept { stalls_ += ns; }
   // The length of the last row is known now.
   void end() noexcept { end_ns_ = now(); }
+  // If `other` was the same iteration, and quicker, rows take as long as in that one: something else may have had the processor.
+  void take_quicker_times(const Recorder& other) noexcept;
 
   // Whether something was freed since the last row began.
   bool freed() const noexcept { return freed_; }

@@ -145,7 +145,7 @@ def _backwards(
     each: Floats,
     safety: float,
 ) -> list[tuple[int, int, int, int]]:
-    """Index, row (from n on: of the next iteration), first and last chunk of arrivals as late as is safe; takes `room`."""
+    """Index, row (from n on: of the next iteration), first and last chunk of arrivals, as late as is safe."""
     total = float(begin[-1])
     deadline = begin[stop % n]
     order = np.argsort(-deadline, kind="stable").tolist()

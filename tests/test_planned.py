@@ -16,6 +16,7 @@ import lgm
 import vtensor
 from vtensor import native, planning
 from vtensor.planning import Planner, wait_for_plan
+from vtensor.recorder import make_recording
 
 from .identity import PAGE, check_identity, leaves, same, seeded
 
@@ -327,15 +328,19 @@ def test_a_budget_that_changes_drops_the_plan_and_finds_a_new_one() -> None:
 # --- files -------------------------------------------------------------------------------------------------
 
 
+def save_trace(path: Path, rows: int = 64) -> None:
+    vtensor.record()
+    trainer = Trainer()
+    for _ in range(4):
+        trainer.step(rows)
+    vtensor.save_trace(path, model="net")
+
+
 @pytest.fixture
 def trace(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "trace.npz"
     with vtensor.enabled(1 << 28, chunk=PAGE, min_size=1):
-        vtensor.record()
-        trainer = Trainer()
-        for _ in range(4):
-            trainer.step()
-        vtensor.save_trace(path, model="net")
+        save_trace(path)
     yield path
 
 
@@ -350,25 +355,53 @@ def test_a_trace_is_what_happened(trace: Path) -> None:
     assert wraps.sum() >= 6 * 2  # gradients live until zero_grad of the next iteration
 
 
-def test_a_plan_from_a_file_is_followed_from_the_start(trace: Path, tmp_path: Path) -> None:
+def test_what_an_operation_frees_before_it_allocates_is_not_held_twice() -> None:
+    # The backward of a convolution frees what it unfolded before it makes the next gradient.
+    net = nn.Sequential(*[nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(4)])
+    with vtensor.enabled(1 << 28, chunk=PAGE, min_size=1):
+        vtensor.record()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(4):
+            vtensor.reset_peak_memory_stats()
+            optimizer.zero_grad()
+            net(torch.randn(4, 8, 40, 40)).square().mean().backward()
+            optimizer.step()
+        raw = native.load().recorded_iteration()
+        peak = lgm.lifetimes.analyze_lifetimes(make_recording(raw, PAGE).trace).peak
+        assert peak * PAGE == vtensor.memory_stats()["used_bytes.peak"]
+
+
+@pytest.mark.parametrize("rows", [64, 8], ids=["activations", "weights"])
+def test_a_plan_from_a_file_is_followed_from_the_start(rows: int, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.npz"
+    settings = {"chunk": PAGE, "min_size": 2 * PAGE}  # no biases: all that lasts is of one size
+    with vtensor.enabled(1 << 28, **settings):
+        save_trace(trace, rows)
     read = lgm.load_trace(trace)
     path = tmp_path / "plan.npz"
     peak = int(lgm.lifetimes.analyze_lifetimes(read).peak)
     plan = lgm.analyze(read, lgm.Device(peak // 2, 1e9, 1e9))
     lgm.save_plan(plan, path)
 
+    arrived: list[int] = []
+
     def whole() -> list[Any]:
         trainer = Trainer()
         for _ in range(8):
-            trainer.step()
+            trainer.step(rows)
+            if vtensor.is_enabled():
+                stats = vtensor.memory_stats()
+                arrived.append(stats["prefetch_hits"] + stats["late_arrivals"])
         return trainer.result()
 
     expected = seeded(whole)
-    with vtensor.enabled(peak // 2 * PAGE, chunk=PAGE, min_size=1, plan=path):
+    with vtensor.enabled(peak // 2 * PAGE, **settings, plan=path):
         got = seeded(whole)
         stats = vtensor.memory_stats()
     assert same(got, expected)
     assert stats["planned_iterations"] >= 5, stats
+    # Gradients and states have the sizes of their weights; from the third iteration on all are told apart.
+    assert arrived[-1] - arrived[-2] == plan.prediction.in_chunks
 
 
 def test_plans_that_do_not_fit_are_refused(trace: Path, tmp_path: Path) -> None:
