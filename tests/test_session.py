@@ -29,6 +29,22 @@ def test_every_public_name_is_exported_once() -> None:
     assert all(hasattr(vtensor, name) for name in vtensor.__all__)
 
 
+def test_an_enable_that_fails_half_way_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.Tensor.numpy, torch._foreach_add, dict(vars(torch.Tensor))
+
+    def refuse(*_given: Any) -> None:
+        raise RuntimeError("refused")
+
+    monkeypatch.setattr("vtensor.session.cut_foreach", refuse)
+    with pytest.raises(RuntimeError, match="refused"):
+        vtensor.enable("64MiB")
+    assert not vtensor.is_enabled()
+    assert (torch.Tensor.numpy, torch._foreach_add, dict(vars(torch.Tensor))) == before
+    monkeypatch.undo()
+    with vtensor.enabled("64MiB"):
+        assert vtensor.is_enabled()
+
+
 def test_enable_twice_and_disable_twice() -> None:
     vtensor.enable("64MiB")
     vtensor.enable("64MiB")

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Literal
 
+import lgm
+
 from . import native
 from .config import Config, Granularity, Oversize, Policy, format_bytes, make_config
 from .doors import close_doors, open_doors
@@ -162,7 +164,7 @@ def enable(
         checked = None if plan is None else check_plan(plan, config)
         _start(config)
         try:
-            start_planner(config, checked)
+            _watch(config, checked)
         except BaseException:
             _stop(config)
             raise
@@ -248,9 +250,15 @@ def _start(config: Config) -> None:
         start_gpu(module, config)
     else:
         _start_cpu(module, config)
+
+
+def _watch(config: Config, plan: lgm.Plan | None) -> None:
+    """Put what the core has to be told of around torch's functions. :func:`_stop` undoes it, also in part."""
+    module = native.load()
     open_doors(module, config.device)
     # Half the budget: the other half is for what the loop around these calls keeps in use.
     cut_foreach(module, lambda: active_config().budget // 2)
+    start_planner(config, plan)
 
 
 def _start_cpu(module: ModuleType, config: Config) -> None:

@@ -55,7 +55,7 @@ PRODUCT = list(
 
 @pytest.mark.parametrize("switches", PRODUCT, ids="-".join)
 def test_every_switch_gives_a_valid_plan(switches: tuple[str, ...]) -> None:
-    for seed in range(4):
+    for seed in range(3):
         trace = lawless(seed) if seed % 2 else training(3 + seed, seed)
         life = analyze_lifetimes(trace)
         device = device_for(trace, seed)
