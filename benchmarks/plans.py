@@ -67,7 +67,7 @@ def figures(side: Side, steps: int) -> Row:
 
 def unlimited() -> None:
     """B3: plan and reactive policy beside plain torch, no limit on the link."""
-    rows, steps = [], 10
+    rows, steps = [], 16
     for name in THREE:
         peak = measure_peak(name)
         for share in (0.75, 0.5, 0.35, 0.25):

@@ -100,6 +100,8 @@ class Driver {
   virtual CopyState cancel(Ticket ticket) = 0;
   // Forgets a copy that ended. Pre: not pending.
   virtual void retire(Ticket ticket) = 0;
+  // Whether copies move only while somebody waits for one, by the threads that compute: there is no lane to hide them in.
+  virtual bool moves_in_wait() const noexcept { return false; }
   // What a lane has spent on copies so far.
   virtual LaneTimes times(Ticket::Lane lane) const = 0;
 

@@ -60,10 +60,11 @@ bool map_aligned(Bytes bytes, Bytes align, void** raw, Bytes* raw_bytes, Address
 
 }  // namespace
 
-HostDriver::HostDriver(Bytes chunk_bytes, double link_bytes_per_second)
+HostDriver::HostDriver(Bytes chunk_bytes, double link_bytes_per_second, Team team)
     : chunk_bytes_(chunk_bytes),
-      out_(Ticket::Lane::out, link_bytes_per_second),
-      in_(Ticket::Lane::in, link_bytes_per_second) {
+      team_(team),
+      out_(Ticket::Lane::out, link_bytes_per_second, team),
+      in_(Ticket::Lane::in, link_bytes_per_second, team) {
   const auto page = static_cast<Bytes>(sysconf(_SC_PAGESIZE));
   if (!std::has_single_bit(chunk_bytes) || chunk_bytes < page) {
     throw InvalidUse("chunk must be a power of two of at least one page (" + format_bytes(page) + "), got " +

@@ -21,12 +21,13 @@ namespace vt {
 
 class HostDriver final : public Driver {
  public:
-  // chunk_bytes: power of two, at least a page. link_bytes_per_second: speed of each direction, 0 for no limit.
-  // Throws InvalidUse for other sizes, or on a kernel without MREMAP_DONTUNMAP (Linux before 5.7).
-  HostDriver(Bytes chunk_bytes, double link_bytes_per_second);
+  // chunk_bytes: power of two, at least a page. link_bytes_per_second: speed of each direction, 0 for no limit. `team`: whose
+  // threads move bytes, while somebody waits; null for a thread of each lane. Throws InvalidUse for other sizes, or on a kernel without MREMAP_DONTUNMAP (Linux before 5.7).
+  HostDriver(Bytes chunk_bytes, double link_bytes_per_second, Team team = nullptr);
   ~HostDriver() override;
 
   Bytes chunk_bytes() const noexcept override { return chunk_bytes_; }
+  bool moves_in_wait() const noexcept override { return team_ != nullptr; }
   Status reserve(Bytes bytes, Address* base) override;
   Status release(Address base) override;
   Status set_capacity(std::size_t chunks) override;
@@ -72,6 +73,7 @@ class HostDriver final : public Driver {
   Status copy(Ticket::Lane which, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
 
   const Bytes chunk_bytes_;
+  const Team team_;
   mutable std::mutex mutex_;  // guards what follows; taken before a lane's mutex
   std::size_t capacity_ = 0;
   std::size_t existing_ = 0;

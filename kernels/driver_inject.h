@@ -44,6 +44,7 @@ class InjectDriver final : public Driver {
   CopyState cancel(Ticket ticket) override { return inner_->cancel(ticket); }
   LaneTimes times(Ticket::Lane lane) const override { return inner_->times(lane); }
   void retire(Ticket ticket) override { inner_->retire(ticket); }
+  bool moves_in_wait() const noexcept override { return inner_->moves_in_wait(); }
   bool ordered() const noexcept override { return inner_->ordered(); }
   Status adopt(void* stream, Ticket::Lane* lane) override { return inner_->adopt(stream, lane); }
   Status mark(Ticket::Lane lane, Ticket* ticket) override { return inner_->mark(lane, ticket); }

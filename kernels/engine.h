@@ -82,6 +82,7 @@ struct Snapshot {
   std::uint64_t host_waits = 0;      // times a thread stood until the device had done something, on ordered devices
   std::size_t overdrawn_chunks = 0, peak_overdrawn_chunks = 0;  // beyond the budget, on ordered devices
   LaneTimes out_times, in_times;
+  bool moves_in_wait = false;  // see driver.h
   LiveHandles handles;
   std::string host_name;
 };

@@ -33,6 +33,7 @@ Snapshot Engine::snapshot() {
     shot.pinned = store_->pinned();
     shot.host_name = store_->name();
     shot.handles = driver_->live();
+    shot.moves_in_wait = driver_->moves_in_wait();
     shot.out_times = driver_->times(Lane::out);
     shot.in_times = driver_->times(Lane::in);
   }

@@ -33,7 +33,7 @@ void Engine::move_by_plan(std::span<const PlannedMove> out, std::span<const Plan
     }
   }
   pump();
-  if (arrivals_.empty() || ordered_) return;
+  if (arrivals_.empty() || ordered_ || driver_->moves_in_wait()) return;
   if (pump_ == nullptr && !pump_stops_) {
     try {
       pump_ = new std::thread(&Engine::run_pump, this);

@@ -3,6 +3,7 @@
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,8 +45,16 @@ std::uint64_t passed_since(std::chrono::steady_clock::time_point begun) {
 }
 }  // namespace
 
-HostLane::HostLane(Ticket::Lane direction, double bytes_per_second)
-    : direction_(direction), bytes_per_second_(bytes_per_second) {}
+// Looked up, not linked: torch brings an OpenMP library of its own, and two in one process are two sets of threads.
+Team computing_team() noexcept {
+  const auto threads = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+  const unsigned count = threads != nullptr ? static_cast<unsigned>(threads()) : 1;
+  if (count < 2 || 2 * count < std::thread::hardware_concurrency()) return nullptr;
+  return reinterpret_cast<Team>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+}
+
+HostLane::HostLane(Ticket::Lane direction, double bytes_per_second, Team team)
+    : direction_(direction), bytes_per_second_(bytes_per_second), team_(team) {}
 
 HostLane::~HostLane() {
   {
@@ -62,13 +71,13 @@ HostLane::~HostLane() {
 
 std::uint64_t HostLane::submit(void* chunk_memory, const HostPlace& place, Bytes bytes) {
   std::unique_lock lock(mutex_);
-  if (worker_ == nullptr && !inline_) start();
+  if (worker_ == nullptr && !inline_ && team_ == nullptr) start();
   copies_.push_back({chunk_memory, place, bytes, Clock::now()});
-  const std::uint64_t number = first_ + copies_.size() - 1;
+  const std::uint64_t number = end() - 1;
   if (inline_) {
-    next_ = number + 1;
-    perform(copies_.back(), lock);
-  } else {
+    while (move_next(number, lock)) {
+    }
+  } else if (team_ == nullptr) {
     work_.notify_one();
   }
   return number;
@@ -83,7 +92,7 @@ void HostLane::start() {
 }
 
 HostLane::Copy* HostLane::find(std::uint64_t number) {
-  if (number < first_ || number >= first_ + copies_.size()) return nullptr;
+  if (number < first_ || number >= end()) return nullptr;
   Copy& copy = copies_[number - first_];
   return copy.retired ? nullptr : &copy;
 }
@@ -98,10 +107,12 @@ CopyState HostLane::poll(std::uint64_t number, int* error) {
 
 void HostLane::wait(std::uint64_t number) {
   std::unique_lock lock(mutex_);
-  ended_.wait(lock, [&] {
+  const auto over = [&] {
     const Copy* copy = find(number);
     return copy == nullptr || copy->state != CopyState::pending;
-  });
+  };
+  if (team_ != nullptr && !over()) move_together(number, lock);
+  ended_.wait(lock, over);
 }
 
 CopyState HostLane::cancel(std::uint64_t number) {
@@ -110,8 +121,8 @@ CopyState HostLane::cancel(std::uint64_t number) {
   if (copy == nullptr) return CopyState::done;
   if (copy->state == CopyState::pending) {
     copy->give_up = true;
-    if (number >= next_) {
-      copy->state = CopyState::cancelled;  // not begun: the thread will pass it over
+    if (copy->movers == 0) {
+      copy->state = CopyState::cancelled;  // nobody is at it, and everybody will pass it over
     } else {
       work_.notify_all();  // it may be sleeping out the link time
       ended_.wait(lock, [&] { return copy->state != CopyState::pending; });
@@ -145,31 +156,62 @@ LaneTimes HostLane::times() const {
 void HostLane::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    work_.wait(lock, [&] { return stop_ || next_ < first_ + copies_.size(); });
-    if (next_ >= first_ + copies_.size()) return;  // stopping, and nothing is left to pass over
-    Copy& copy = copies_[next_ - first_];
-    ++next_;
-    if (copy.state == CopyState::pending) perform(copy, lock);
+    work_.wait(lock, [&] { return stop_ || next_ < end(); });
+    if (stop_) return;
+    (void)move_next(end() - 1, lock);
   }
 }
 
-void HostLane::perform(Copy& copy, std::unique_lock<std::mutex>& lock) {
-  const Clock::time_point begun = Clock::now();
-  int error = 0;
-  for (Bytes moved = 0; moved < copy.bytes && error == 0 && !copy.give_up; moved += kPiece) {
+// In a forked child the team's threads do not exist: the caller moves alone.
+void HostLane::move_together(std::uint64_t last, std::unique_lock<std::mutex>& lock) {
+  struct Job {
+    HostLane& lane;
+    std::uint64_t last;
+  } job{*this, last};
+  const auto work = [](void* data) {
+    const Job& job = *static_cast<Job*>(data);
+    std::unique_lock lock(job.lane.mutex_);
+    while (job.lane.move_next(job.last, lock)) {
+    }
+  };
+  const bool alone = inline_;
+  lock.unlock();
+  alone ? work(&job) : team_(work, &job, 0, 0);
+  lock.lock();
+}
+
+bool HostLane::move_next(std::uint64_t last, std::unique_lock<std::mutex>& lock) {
+  for (; next_ <= last; ++next_) {
+    Copy& copy = copies_[next_ - first_];
+    if (copy.state != CopyState::pending || copy.give_up || copy.taken == copy.bytes) continue;
+    const Clock::time_point begun = Clock::now();
+    if (copy.taken == 0) copy.begun = begun;
+    const Bytes from = copy.taken, bytes = std::min(kPiece, copy.bytes - from);
+    copy.taken += bytes;
+    ++copy.movers;
     lock.unlock();
-    error = move_piece(copy, moved, std::min(kPiece, copy.bytes - moved));
+    const int error = move_piece(copy, from, bytes);
     lock.lock();
+    times_.processor_ns += passed_since(begun);
+    if (error != 0) copy.error = error;
+    if (copy.error != 0) copy.taken = copy.bytes;
+    if (copy.movers == 1 && (copy.taken == copy.bytes || copy.give_up)) finish(copy, lock);
+    --copy.movers;
+    return true;
   }
-  times_.processor_ns += passed_since(begun);
-  if (bytes_per_second_ > 0 && error == 0) {
+  return false;
+}
+
+// By the last thread that moved a piece of it.
+void HostLane::finish(Copy& copy, std::unique_lock<std::mutex>& lock) {
+  if (bytes_per_second_ > 0 && copy.error == 0) {
     const auto takes = std::chrono::duration<double>(static_cast<double>(copy.bytes) / bytes_per_second_);
     link_free_ = std::max(copy.submitted, link_free_) + std::chrono::duration_cast<Clock::duration>(takes);
     work_.wait_until(lock, link_free_, [&] { return copy.give_up; });
   }
-  times_.busy_ns += passed_since(begun);
-  copy.error = error;
-  copy.state = error != 0 ? CopyState::failed : copy.give_up ? CopyState::cancelled : CopyState::done;
+  times_.busy_ns += passed_since(std::max(copy.begun, last_end_));
+  last_end_ = Clock::now();
+  copy.state = copy.error != 0 ? CopyState::failed : copy.give_up ? CopyState::cancelled : CopyState::done;
   ended_.notify_all();
 }
 
@@ -195,6 +237,7 @@ int HostLane::move_piece(const Copy& copy, Bytes from, Bytes bytes) const {
 
 void HostLane::before_fork() {
   std::unique_lock lock(mutex_);
+  if (team_ != nullptr) move_together(end() - 1, lock);
   ended_.wait(lock, [&] {
     return std::all_of(copies_.begin(), copies_.end(), [](const Copy& c) { return c.state != CopyState::pending; });
   });
@@ -205,7 +248,7 @@ void HostLane::after_fork(bool in_child) {
   if (in_child) {
     worker_ = nullptr;  // the thread does not exist here; its handle can neither be joined nor destroyed
     inline_ = true;
-    next_ = first_ + copies_.size();
+    next_ = end();
     // The worker was waiting on these in the parent; destroying or signalling them here is not defined.
     new (&work_) std::condition_variable;
     new (&ended_) std::condition_variable;

@@ -1,6 +1,9 @@
-// One direction of the host driver's bus: a thread that does copies in order, at most at a given speed.
+// One direction of the host driver's bus: copies in order, piece by piece.
 //
-// Covers: the queue, the states of its copies, cancelling, the emulated link speed, fork.
+// Covers: the queue, the states of its copies, cancelling, the emulated link speed, fork, and whose hands move bytes. With
+// a link of some speed, or a file at its other end, a thread of the lane does, beside those that compute. Between memory
+// and memory at full speed there is nothing to wait for but the processors themselves: then the threads that compute do,
+// all of them together, when somebody waits for a copy (DESIGN.md says what that gains).
 // Leaves: which memory a copy may touch (driver_host.h checks that before it submits).
 // Thread-safety: every call may come from any thread. The lane's mutex is a leaf: nothing is called under it.
 #pragma once
@@ -15,10 +18,17 @@
 
 namespace vt {
 
+// Calls work(data) on every thread that computes for the caller, the caller too, and returns when all are back. This is the
+// signature of OpenMP's entry point in libgomp, which other OpenMP libraries offer too; threads 0: as many as are set.
+using Team = void (*)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+
+// The team torch computes with; null if this process has none, or one that leaves most processors to the lanes' threads.
+Team computing_team() noexcept;
+
 class HostLane {
  public:
-  // bytes_per_second 0: as fast as memory allows.
-  HostLane(Ticket::Lane direction, double bytes_per_second);
+  // bytes_per_second 0: as fast as memory allows. `team`: moves the bytes while somebody waits; null: the lane's thread does.
+  HostLane(Ticket::Lane direction, double bytes_per_second, Team team);
   ~HostLane();
   HostLane(const HostLane&) = delete;
   HostLane& operator=(const HostLane&) = delete;
@@ -43,6 +53,9 @@ class HostLane {
     HostPlace place;
     Bytes bytes;
     Clock::time_point submitted;  // from then on the emulated link may carry it: a queue leaves no pause between copies
+    Clock::time_point begun{};
+    Bytes taken = 0;  // bytes of the pieces that were taken to be moved
+    int movers = 0;   // threads that move one now, or sleep out the link time
     CopyState state = CopyState::pending;
     int error = 0;
     bool give_up = false;
@@ -51,21 +64,27 @@ class HostLane {
 
   void start();
   void run();
-  // Does one copy with the mutex released while bytes move; `lock` is held on entry and on return.
-  void perform(Copy& copy, std::unique_lock<std::mutex>& lock);
-  // Moves one piece; 0 or an errno.
+  // Moves the next piece of the oldest copy that has one left, up to number `last`; false if there is none. `lock` is
+  // held on entry and on return, but not while bytes move.
+  bool move_next(std::uint64_t last, std::unique_lock<std::mutex>& lock);
+  void move_together(std::uint64_t last, std::unique_lock<std::mutex>& lock);
+  void finish(Copy& copy, std::unique_lock<std::mutex>& lock);
+  // Moves bytes of a copy; 0 or an errno.
   int move_piece(const Copy& copy, Bytes from, Bytes bytes) const;
   Copy* find(std::uint64_t number);
+  std::uint64_t end() const { return first_ + copies_.size(); }
 
   const Ticket::Lane direction_;
   const double bytes_per_second_;
+  const Team team_;
   mutable std::mutex mutex_;
   std::condition_variable work_;   // something to do, or to give up
   std::condition_variable ended_;  // some copy ended
-  std::deque<Copy> copies_;        // copies_[i] has number first_ + i; references stay valid while the thread works
+  std::deque<Copy> copies_;        // copies_[i] has number first_ + i; references stay valid while a thread works
   std::uint64_t first_ = 1;
-  std::uint64_t next_ = 1;         // number of the copy to do next
+  std::uint64_t next_ = 1;         // of all earlier copies every piece was taken
   Clock::time_point link_free_{};  // when the emulated link has carried all earlier bytes
+  Clock::time_point last_end_{};   // of a copy
   std::thread* worker_ = nullptr;  // started by the first copy; a pointer because a forked child must drop it
   bool stop_ = false;
   bool inline_ = false;

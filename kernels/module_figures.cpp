@@ -22,7 +22,9 @@ MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_
                        const std::string& policy, const std::string& granularity, bool raise_oversize, double link,
                        bool injectable) {
   const EngineConfig config = config_of(budget_chunks, policy, granularity, raise_oversize);
-  std::unique_ptr<Driver> driver = std::make_unique<HostDriver>(chunk_bytes, link);
+  // Files and links have times of their own, which computing can hide; between memory and memory there are only processors.
+  const Team team = link == 0 && spill_dir.empty() ? computing_team() : nullptr;
+  std::unique_ptr<Driver> driver = std::make_unique<HostDriver>(chunk_bytes, link, team);
   InjectDriver* inject = nullptr;
   if (injectable) {
     auto wrapped = std::make_unique<InjectDriver>(std::move(driver));
@@ -107,6 +109,7 @@ py::dict to_dict(const Snapshot& shot) {
   d["prefetches"] = c.prefetches;
   d["late"] = c.late;
   d["wait_ns"] = c.wait_ns;
+  d["moves_in_wait"] = shot.moves_in_wait;
   d["out_ns"] = shot.out_times.busy_ns;
   d["in_ns"] = shot.in_times.busy_ns;
   d["processor_ns"] = shot.out_times.processor_ns + shot.in_times.processor_ns;

@@ -95,7 +95,7 @@ def gained(planned: list[int], last: int) -> int:
 
 
 def test_a_steady_program_is_planned_after_three_iterations() -> None:
-    planned, stats = run(lambda t: [t.step() for _ in range(12)] and None)
+    planned, stats = run(lambda t: [t.step() for _ in range(12)] and None, link="1GB/s")
     # The first iteration is seen in part (observing begins under pressure) and makes the optimizer's state.
     assert gained(planned, 7) == 7, planned
     assert stats["deviations"] == 0
@@ -395,7 +395,7 @@ def test_a_plan_from_a_file_is_followed_from_the_start(rows: int, tmp_path: Path
         return trainer.result()
 
     expected = seeded(whole)
-    with vtensor.enabled(peak // 2 * PAGE, **settings, plan=path):
+    with vtensor.enabled(peak // 2 * PAGE, **settings, plan=path, link="1GB/s"):
         got = seeded(whole)
         stats = vtensor.memory_stats()
     assert same(got, expected)

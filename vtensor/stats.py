@@ -45,7 +45,9 @@ def memory_stats() -> dict[str, Any]:
     ``plans`` made, ``predicted_step_seconds`` and ``predicted_bytes`` (what the newest plan promises of step time and
     ``used_bytes``; 0 without one), ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time, and
     not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying beside computing, and while waited for; the
-    latter is ``wait_seconds`` by another name).
+    latter is ``wait_seconds`` by another name). ``copy_lanes``: whether copies move beside computing. On the CPU without
+    ``link`` and ``spill_dir`` they do not, because nobody but the threads that compute could move them; then nothing is
+    hidden.
 
     Raises
     ------
@@ -71,6 +73,7 @@ def memory_stats() -> dict[str, Any]:
     stats["budget_bytes"] = shot["budget_chunks"] * chunk
     stats["host_capacity_bytes"] = shot["slots_capacity"] * chunk
     stats["chunk_bytes"] = chunk
+    stats["copy_lanes"] = not shot["moves_in_wait"]
     stats["moved_out_bytes"] = shot["moved_out"]
     stats["moved_in_bytes"] = shot["moved_in"]
     stats["wait_seconds"] = shot["wait_ns"] / 1e9
@@ -135,9 +138,12 @@ def _plan_note(s: dict[str, Any]) -> str:
     if not s["plans"]:
         why = why_no_plan()
         return f"no plan: {why}" if why else ""
+    left = f"{s['deviations']} left their plan"
+    if not s["copy_lanes"]:
+        return f"{left}; copied by the threads that compute"
     hidden, exposed = s["hidden_copy_seconds"], s["exposed_copy_seconds"]
     share = hidden / (hidden + exposed) if hidden + exposed > 0 else 1.0
-    return f"{s['deviations']} left their plan; {share:.0%} of copying hidden; {s['late_arrivals']} late arrivals"
+    return f"{left}; {share:.0%} of copying hidden; {s['late_arrivals']} late arrivals"
 
 
 def reset_peak_memory_stats() -> None:

@@ -2,11 +2,13 @@
 
 #include <cstring>
 #include <memory>
+#include <thread>
 
 #include "check.h"
 #include "driver_host.h"
 #include "driver_inject.h"
 #include "host_store.h"
+#include "team.h"
 
 using namespace vt;
 
@@ -16,8 +18,9 @@ constexpr Bytes kChunk = 64 << 10;
 
 using MakeDriver = std::unique_ptr<Driver> (*)();
 std::unique_ptr<Driver> host() { return std::make_unique<HostDriver>(kChunk, 0); }
+std::unique_ptr<Driver> team() { return std::make_unique<HostDriver>(kChunk, 0, team_of_three); }
 std::unique_ptr<Driver> injected() { return std::make_unique<InjectDriver>(host()); }
-constexpr MakeDriver kDrivers[] = {host, injected};
+constexpr MakeDriver kDrivers[] = {host, team, injected};
 
 using MakeStore = std::unique_ptr<HostStore> (*)();
 std::unique_ptr<HostStore> ram() { return make_ram_store(kChunk, 8 * kChunk); }
@@ -135,6 +138,47 @@ TEST(copies_go_out_and_come_back) {
       CHECK(f.driver->live().copies == 0);
     }
   }
+}
+
+TEST(a_team_shares_the_pieces_of_copies) {
+  constexpr Bytes kLarge = Bytes{1} << 20;  // four pieces
+  constexpr std::size_t kCopies = 6;
+  HostDriver driver(kLarge, 0, team_of_three);
+  CHECK(driver.moves_in_wait());
+  auto store = make_ram_store(kLarge, kCopies * kLarge);
+  Address base = 0;
+  CHECK(driver.set_capacity(kCopies).ok() && driver.reserve(kLarge, &base).ok());
+  ChunkId chunks[kCopies];
+  SlotId slots[kCopies];
+  Ticket out[kCopies], in;
+  for (std::size_t k = 0; k < kCopies; ++k) {
+    CHECK(driver.create(&chunks[k]).ok() && store->acquire(&slots[k]).ok());
+    CHECK(driver.map(base, chunks[k], Access::write).ok());
+    for (Bytes i = 0; i < kLarge; ++i) memory(base)[i] = static_cast<char>(i * 31 + k);
+    CHECK(driver.unmap(base).ok());
+    CHECK(driver.copy_out(chunks[k], store->place(slots[k]), kLarge, &out[k]).ok());
+  }
+  CHECK(driver.poll(out[0], nullptr) == CopyState::pending);        // nobody waits yet
+  CHECK(driver.cancel(out[2]) == CopyState::cancelled);
+  std::thread other([&] { driver.wait(out[1]); });
+  driver.wait(out[3]);
+  other.join();
+  CHECK(driver.poll(out[0], nullptr) == CopyState::done && driver.poll(out[4], nullptr) == CopyState::pending);
+  driver.before_fork();  // ends what is left
+  driver.after_fork(false);
+  for (std::size_t k = 0; k < kCopies; ++k) {
+    CHECK(driver.poll(out[k], nullptr) == (k == 2 ? CopyState::cancelled : CopyState::done));
+    driver.retire(out[k]);
+  }
+  for (std::size_t k : {0, 1, 3, 4, 5}) {
+    CHECK(driver.copy_in(store->place(slots[k]), chunks[2], kLarge, &in).ok());
+    driver.wait(in);
+    driver.retire(in);
+    CHECK(driver.map(base, chunks[2], Access::read).ok());
+    for (Bytes i = 0; i < kLarge; ++i) CHECK(memory(base)[i] == static_cast<char>(i * 31 + k));
+    CHECK(driver.unmap(base).ok());
+  }
+  CHECK(driver.live().copies == 0);
 }
 
 TEST(a_busy_chunk_can_be_neither_mapped_nor_destroyed_and_a_copy_can_be_cancelled) {

@@ -12,6 +12,7 @@
 #include "driver_host.h"
 #include "driver_inject.h"
 #include "engine.h"
+#include "team.h"
 
 using namespace vt;
 
@@ -19,8 +20,9 @@ namespace {
 
 constexpr Bytes kChunk = 4096;
 
-std::unique_ptr<Engine> make_engine(std::size_t budget, bool disk, double link, InjectDriver** inject = nullptr) {
-  auto driver = std::make_unique<InjectDriver>(std::make_unique<HostDriver>(kChunk, link));
+std::unique_ptr<Engine> make_engine(std::size_t budget, bool disk, double link, InjectDriver** inject = nullptr,
+                                    Team team = nullptr) {
+  auto driver = std::make_unique<InjectDriver>(std::make_unique<HostDriver>(kChunk, link, team));
   if (inject != nullptr) *inject = driver.get();
   EngineConfig config;
   config.budget_chunks = budget;
@@ -80,8 +82,8 @@ void work(Engine& engine, unsigned seed, int steps) {
   for (const Tensor& tensor : mine) engine.free(tensor.memory);
 }
 
-void run_threads(std::size_t budget, bool disk, double link, int steps) {
-  auto engine = make_engine(budget, disk, link);
+void run_threads(std::size_t budget, bool disk, double link, int steps, Team team = nullptr) {
+  auto engine = make_engine(budget, disk, link, nullptr, team);
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 4; ++t) threads.emplace_back([&, t] { work(*engine, t, steps); });
   std::atomic<bool> stop{false};
@@ -107,6 +109,7 @@ TEST(threads_share_a_small_budget) { run_threads(24, false, 0, 3000); }
 TEST(threads_share_a_budget_below_their_working_sets) { run_threads(5, false, 0, 3000); }
 TEST(threads_share_a_file) { run_threads(24, true, 0, 1500); }
 TEST(threads_share_a_slow_link) { run_threads(24, false, 200e6, 1500); }
+TEST(threads_copy_for_each_other) { run_threads(24, false, 0, 300, team_of_three); }
 
 TEST(the_budget_changes_while_threads_work) {
   auto engine = make_engine(24, false, 400e6);
