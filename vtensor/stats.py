@@ -45,9 +45,9 @@ def memory_stats() -> dict[str, Any]:
     ``plans`` made, ``predicted_step_seconds`` and ``predicted_bytes`` (what the newest plan promises of step time and
     ``used_bytes``; 0 without one), ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time, and
     not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying beside computing, and while waited for; the
-    latter is ``wait_seconds`` by another name). ``copy_lanes``: whether copies move beside computing. On the CPU without
-    ``link`` and ``spill_dir`` they do not, because nobody but the threads that compute could move them; then nothing is
-    hidden.
+    latter is ``wait_seconds`` by another name). ``copy_lanes``: whether copies move beside computing. On the CPU
+    without ``link`` and ``spill_dir`` they do not, because nobody but the threads that compute could move them; then
+    nothing is hidden.
 
     Raises
     ------
