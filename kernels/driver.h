@@ -40,7 +40,7 @@ enum class CopyState : std::uint8_t { pending, done, failed, cancelled };
 
 struct LaneTimes {
   std::uint64_t busy_ns = 0;       // from the beginning of a copy to its end, as the device's user sees it
-  std::uint64_t processor_ns = 0;  // of this, taken from the processors that compute; 0 where copy engines are their own
+  std::uint64_t processor_ns = 0;  // taken from the processors that compute, of all of them; 0 where copy engines are their own
 };
 
 // Handles alive now; all but `reservations` return to zero when every tensor is gone.
@@ -50,6 +50,20 @@ struct LiveHandles {
   std::size_t mappings = 0;       // chunks mapped
   std::size_t host_mappings = 0;  // host places mapped at device addresses
   std::size_t copies = 0;         // tickets not retired
+};
+
+// While one exists in a thread, its waits call no other threads for help. For handlers: in that of a signal no thread should
+// be made, and around a fork none may be, as the child would count on it (OpenMP does).
+class WaitsAlone {
+ public:
+  WaitsAlone() noexcept { ++count_; }
+  ~WaitsAlone() { --count_; }
+  WaitsAlone(const WaitsAlone&) = delete;
+  WaitsAlone& operator=(const WaitsAlone&) = delete;
+  static bool here() noexcept { return count_ > 0; }
+
+ private:
+  static inline thread_local int count_ = 0;
 };
 
 class Driver {

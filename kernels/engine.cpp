@@ -326,7 +326,14 @@ void Engine::resize(std::size_t budget_chunks) {
         wait_for(lock, *ticket);
         continue;
       }
-      if (status.ok() || (status.code == Code::nothing_leaves && release_graces())) continue;
+      if (status.ok()) continue;
+      if (status.code == Code::nothing_leaves) {
+        if (const auto arriving = copies_.oldest(Lane::in)) {
+          wait_for(lock, *arriving);
+          continue;
+        }
+        if (release_graces()) continue;
+      }
     }
     throw OutOfMemory("cannot change the budget from " + format_bytes(pool_.capacity() << shift_) + " to " +
                       format_bytes(budget_chunks << shift_) + ": " + describe(status) +
@@ -340,6 +347,7 @@ void Engine::evict_all() {
   if (drained_) return;
   while (give_up_cached()) {
   }
+  settle(lock);  // what is arriving cannot leave
   const std::uint64_t failed_before = failed_copies_;
   while (failed_copies_ <= failed_before + kFailedCopies && evict_some(pool_.held()).ok()) settle(lock);
 }

@@ -115,7 +115,11 @@ Status Engine::take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool kee
     if (pool_.free() > 0) continue;
     if (const auto ticket = copies_.oldest(Lane::out)) {
       wait_for(lock, *ticket);
-    } else if (why.code != Code::nothing_leaves || keep_graces || !release_graces()) {
+    } else if (why.code != Code::nothing_leaves) {
+      return why;
+    } else if (const auto arriving = copies_.oldest(Lane::in)) {
+      wait_for(lock, *arriving);  // what a plan brings back early holds a chunk, and can leave again once it is there
+    } else if (keep_graces || !release_graces()) {
       return why;
     }
   }

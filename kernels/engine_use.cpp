@@ -161,6 +161,7 @@ FaultOutcome Engine::on_fault(Address address) noexcept {
   }
   if (part.state == State::resident || part.state == State::borrowed) return FaultOutcome::idle;
   ++counters_.faults;
+  const WaitsAlone alone;
   const std::size_t graces = std::min(kGraces, pool_.capacity() / 4);
   if (graces == 0 && part.state == State::absent && borrow(*range, index).ok()) return FaultOutcome::served;
   const Use use{range, index, index + 1, false, false};
@@ -245,6 +246,7 @@ bool Engine::fits() {
 
 // The lock is held across the fork, so that the child finds every structure whole.
 void Engine::before_fork() {
+  const WaitsAlone alone;
   Lock lock(mutex_);
   if (!drained_) {
     settle(lock);

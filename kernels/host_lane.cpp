@@ -107,9 +107,10 @@ CopyState HostLane::poll(std::uint64_t number, int* error) {
 
 void HostLane::wait(std::uint64_t number) {
   std::unique_lock lock(mutex_);
+  // Earlier ones too: whoever waits collects copies in order.
   const auto over = [&] {
-    const Copy* copy = find(number);
-    return copy == nullptr || copy->state != CopyState::pending;
+    const auto last = copies_.begin() + static_cast<std::ptrdiff_t>(std::clamp(number + 1, first_, end()) - first_);
+    return std::none_of(copies_.begin(), last, [](const Copy& c) { return c.state == CopyState::pending; });
   };
   if (team_ != nullptr && !over()) move_together(number, lock);
   ended_.wait(lock, over);
@@ -123,6 +124,7 @@ CopyState HostLane::cancel(std::uint64_t number) {
     copy->give_up = true;
     if (copy->movers == 0) {
       copy->state = CopyState::cancelled;  // nobody is at it, and everybody will pass it over
+      ended_.notify_all();
     } else {
       work_.notify_all();  // it may be sleeping out the link time
       ended_.wait(lock, [&] { return copy->state != CopyState::pending; });
@@ -134,11 +136,11 @@ CopyState HostLane::cancel(std::uint64_t number) {
 void HostLane::retire(std::uint64_t number) {
   std::lock_guard lock(mutex_);
   if (Copy* copy = find(number)) copy->retired = true;
-  // A copy the thread has not passed yet keeps its place, so that numbers stay in step.
-  while (!copies_.empty() && copies_.front().retired && first_ < next_) {
+  while (!copies_.empty() && copies_.front().retired) {
     copies_.pop_front();
     ++first_;
   }
+  next_ = std::max(next_, first_);
   ended_.notify_all();
 }
 
@@ -162,7 +164,7 @@ void HostLane::run() {
   }
 }
 
-// In a forked child the team's threads do not exist: the caller moves alone.
+// In a forked child the team's threads do not exist.
 void HostLane::move_together(std::uint64_t last, std::unique_lock<std::mutex>& lock) {
   struct Job {
     HostLane& lane;
@@ -174,7 +176,7 @@ void HostLane::move_together(std::uint64_t last, std::unique_lock<std::mutex>& l
     while (job.lane.move_next(job.last, lock)) {
     }
   };
-  const bool alone = inline_;
+  const bool alone = inline_ || WaitsAlone::here();
   lock.unlock();
   alone ? work(&job) : team_(work, &job, 0, 0);
   lock.lock();
@@ -237,7 +239,8 @@ int HostLane::move_piece(const Copy& copy, Bytes from, Bytes bytes) const {
 
 void HostLane::before_fork() {
   std::unique_lock lock(mutex_);
-  if (team_ != nullptr) move_together(end() - 1, lock);
+  while (team_ != nullptr && move_next(end() - 1, lock)) {
+  }
   ended_.wait(lock, [&] {
     return std::all_of(copies_.begin(), copies_.end(), [](const Copy& c) { return c.state != CopyState::pending; });
   });

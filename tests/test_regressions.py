@@ -115,6 +115,23 @@ assert engine.validate() == ""
     assert done.returncode == 0, done.stderr
 
 
+def test_a_forked_child_computes_with_threads_if_its_parent_never_did() -> None:
+    """OpenMP's threads do not come along to a child. A process that has none yet must not be given any by the fork."""
+    code = """
+import os, signal, torch, vtensor
+vtensor.enable("64MiB")
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    x = torch.ones(1 << 22)
+    os._exit(0 if (x + x).sum().item() == 2 << 22 else 1)
+status = os.waitpid(child, 0)[1]
+assert status == 0, status
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("spill", [False, True])
 def test_the_books_are_right_on_both_sides_of_a_fork(spill: bool, tmp_path: Path) -> None:
     engine = make(4, spill_dir=str(tmp_path) if spill else "")

@@ -155,7 +155,7 @@ def build(target: Path, *, verbose: bool = True) -> None:
             units = list(pool.map(compile_one, sources))
         library = str(Path(scratch) / "linked.so")
         torch_lib = str(Path(torch.__file__).parent / "lib")
-        libraries = ["-ltorch_cpu", "-lc10", *(["-ltorch_cuda", "-lc10_cuda", "-ldl"] if cuda else [])]
+        libraries = ["-ltorch_cpu", "-lc10", "-ldl", *(["-ltorch_cuda", "-lc10_cuda"] if cuda else [])]
         _run([cxx, "-shared", *units, "-o", library, f"-L{torch_lib}", *libraries, f"-Wl,-rpath,{torch_lib}"])
         Path(library).replace(target)
     if verbose:

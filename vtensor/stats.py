@@ -47,7 +47,7 @@ def memory_stats() -> dict[str, Any]:
     not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying beside computing, and while waited for; the
     latter is ``wait_seconds`` by another name). ``copy_lanes``: whether copies move beside computing. On the CPU
     without ``link`` and ``spill_dir`` they do not, because nobody but the threads that compute could move them; then
-    nothing is hidden.
+    nothing is hidden, and what a plan brings back is moved when it is needed: a late arrival.
 
     Raises
     ------

@@ -156,6 +156,45 @@ TEST(a_copy_under_way_is_cancelled_when_its_tensor_is_used_or_freed) {
   CHECK(engine->drained());
 }
 
+TEST(what_a_plan_brings_early_can_leave_again) {
+  // Copies move only while somebody waits, and nobody has waited yet for what the plan brings.
+  auto engine = make_engine(4, false, 0, nullptr, team_of_three);
+  const auto filled = [&](char value) {
+    Tensor tensor{static_cast<char*>(engine->allocate(2 * kChunk)), 2 * kChunk, value};
+    const Use all = use(*engine, tensor, 0, tensor.bytes, true);
+    std::memset(tensor.memory, value, tensor.bytes);
+    engine->unpin(all);
+    return tensor;
+  };
+  const Tensor early = filled(1), needed = filled(2), other = filled(3);  // `early` left for `other`
+  engine->free(other.memory);
+  const auto bring = [&] {
+    CHECK(engine->residency(early.memory).in_state[static_cast<std::size_t>(State::absent)] == 2);
+    Range* range = engine->find(early.memory);
+    const PlannedMove move{range, range->serial, 0, 2};
+    engine->move_by_plan({}, {&move, 1});
+    CHECK(engine->residency(early.memory).in_state[static_cast<std::size_t>(State::arriving)] == 2);
+  };
+  bring();
+  const Use pinned = use(*engine, needed, 0, needed.bytes, false);
+  const Tensor large = filled(4);
+  CHECK(engine->snapshot().counters.oversize == 0 && engine->snapshot().counters.borrowed_bytes.peak == 0);
+  engine->unpin(pinned);
+  engine->free(large.memory);
+  bring();
+  engine->resize(2);
+  engine->evict_all();
+  CHECK(engine->snapshot().held_chunks == 0);
+  for (const Tensor& tensor : {early, needed}) {
+    const Use all = use(*engine, tensor, 0, tensor.bytes, false);
+    for (Bytes i = 0; i < tensor.bytes; ++i) CHECK(tensor.memory[i] == tensor.value);
+    engine->unpin(all);
+    engine->free(tensor.memory);
+  }
+  engine->detach();
+  CHECK(engine->drained());
+}
+
 TEST(every_driver_call_fails_once) {
   // Walks the same program again and again with the k-th call of each kind failing, until no call is left to fail.
   for (const char* name : {"create", "map", "protect", "unmap", "map_host", "unmap_host", "copy_out", "copy_in",
