@@ -98,7 +98,8 @@ def enable(
         A directory: absent vTensors live in a file there instead of in RAM, so that a model larger than RAM trains.
     policy
         ``"plan"``: two iterations are recorded, a plan is made in the background, and later iterations follow it, with
-        copies hidden behind computing where copies have lanes of their own. Until then, and whenever an iteration differs, the longest unused leave.
+        copies hidden behind computing where copies have lanes of their own. Until then, and whenever an iteration
+        differs, the longest unused leave.
         ``"lru"``: they always do. ``"size_staleness"``: always the largest bytes x staleness (the filter of DELTA,
         arXiv 2203.15980).
     granularity
