@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import Any
@@ -54,8 +55,8 @@ class Independent(threading.Thread):
             self.error = error
 
 
-def train_together(seconds: float, budget: int) -> int:
-    torch.set_num_threads(1)
+def train_together(seconds: float, budget: int, computing: int = 1) -> int:
+    torch.set_num_threads(computing)
     expected = [Independent(seed, 0).train() for seed in range(THREADS)]
     with vtensor.enabled(budget, chunk=PAGE, min_size=1, host=1 << 30):
         threads = [Independent(seed, seconds) for seed in range(THREADS)]
@@ -78,6 +79,11 @@ def train_together(seconds: float, budget: int) -> int:
 @pytest.mark.parametrize("budget", [400 * PAGE, 60 * PAGE])
 def test_threads(budget: int) -> None:
     train_together(4, budget)
+
+
+def test_threads_that_copy_with_teams_of_their_own() -> None:
+    """With more than one thread to compute, those that wait for copies do them, each with its own OpenMP team."""
+    train_together(4, 60 * PAGE, computing=max(2, (os.cpu_count() or 2) // 2))
 
 
 @pytest.mark.long
