@@ -62,7 +62,6 @@ bool map_aligned(Bytes bytes, Bytes align, void** raw, Bytes* raw_bytes, Address
 
 HostDriver::HostDriver(Bytes chunk_bytes, double link_bytes_per_second, Team team)
     : chunk_bytes_(chunk_bytes),
-      team_(team),
       out_(Ticket::Lane::out, link_bytes_per_second, team),
       in_(Ticket::Lane::in, link_bytes_per_second, team) {
   const auto page = static_cast<Bytes>(sysconf(_SC_PAGESIZE));

@@ -27,7 +27,7 @@ class HostDriver final : public Driver {
   ~HostDriver() override;
 
   Bytes chunk_bytes() const noexcept override { return chunk_bytes_; }
-  bool moves_in_wait() const noexcept override { return team_ != nullptr; }
+  bool moves_in_wait() const noexcept override { return in_.moves_in_wait(); }
   Status reserve(Bytes bytes, Address* base) override;
   Status release(Address base) override;
   Status set_capacity(std::size_t chunks) override;
@@ -73,7 +73,6 @@ class HostDriver final : public Driver {
   Status copy(Ticket::Lane which, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
 
   const Bytes chunk_bytes_;
-  const Team team_;
   mutable std::mutex mutex_;  // guards what follows; taken before a lane's mutex
   std::size_t capacity_ = 0;
   std::size_t existing_ = 0;

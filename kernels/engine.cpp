@@ -322,18 +322,8 @@ void Engine::resize(std::size_t budget_chunks) {
       } else if (copies_.under_way(Lane::out) < want) {
         status = evict_some(want - copies_.under_way(Lane::out));
       }
-      if (const auto ticket = copies_.oldest(Lane::out)) {
-        wait_for(lock, *ticket);
-        continue;
-      }
-      if (status.ok()) continue;
-      if (status.code == Code::nothing_leaves) {
-        if (const auto arriving = copies_.oldest(Lane::in)) {
-          wait_for(lock, *arriving);
-          continue;
-        }
-        if (release_graces()) continue;
-      }
+      if (wait_for_room(lock, status) || status.ok()) continue;
+      if (status.code == Code::nothing_leaves && release_graces()) continue;
     }
     throw OutOfMemory("cannot change the budget from " + format_bytes(pool_.capacity() << shift_) + " to " +
                       format_bytes(budget_chunks << shift_) + ": " + describe(status) +

@@ -240,6 +240,7 @@ class Engine {
   Status protect_part(Range& range, std::uint32_t index);
   Status unmap_borrowed(Range& range, std::uint32_t index);
   Status take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces = false);
+  bool wait_for_room(Lock& lock, const Status& why);
   bool give_up_cached();
   Status evict_some(std::size_t want);
   Range* choose_victim() const;

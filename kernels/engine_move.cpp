@@ -113,16 +113,18 @@ Status Engine::take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool kee
       if (!why.ok()) break;
     }
     if (pool_.free() > 0) continue;
-    if (const auto ticket = copies_.oldest(Lane::out)) {
-      wait_for(lock, *ticket);
-    } else if (why.code != Code::nothing_leaves) {
-      return why;
-    } else if (const auto arriving = copies_.oldest(Lane::in)) {
-      wait_for(lock, *arriving);  // what a plan brings back early holds a chunk, and can leave again once it is there
-    } else if (keep_graces || !release_graces()) {
-      return why;
-    }
+    if (wait_for_room(lock, why)) continue;
+    if (why.code != Code::nothing_leaves || keep_graces || !release_graces()) return why;
   }
+}
+
+// Waits for the copy out that ends first; if there is none because nothing leaves, for one in: what a plan brings back early
+// holds a chunk, and can leave again once it is there. False if no copy is under way.
+bool Engine::wait_for_room(Lock& lock, const Status& why) {
+  auto ticket = copies_.oldest(Lane::out);
+  if (!ticket && why.code == Code::nothing_leaves) ticket = copies_.oldest(Lane::in);
+  if (ticket) wait_for(lock, *ticket);
+  return ticket.has_value();
 }
 
 // Unmaps the freed range that nobody asked for the longest. False if there is none.

@@ -77,7 +77,7 @@ std::uint64_t HostLane::submit(void* chunk_memory, const HostPlace& place, Bytes
   if (inline_) {
     while (move_next(number, lock)) {
     }
-  } else if (team_ == nullptr) {
+  } else {
     work_.notify_one();
   }
   return number;
@@ -164,7 +164,6 @@ void HostLane::run() {
   }
 }
 
-// In a forked child the team's threads do not exist.
 void HostLane::move_together(std::uint64_t last, std::unique_lock<std::mutex>& lock) {
   struct Job {
     HostLane& lane;
@@ -176,7 +175,7 @@ void HostLane::move_together(std::uint64_t last, std::unique_lock<std::mutex>& l
     while (job.lane.move_next(job.last, lock)) {
     }
   };
-  const bool alone = inline_ || WaitsAlone::here();
+  const bool alone = inline_ || WaitsAlone::here();  // in a forked child the team's threads do not exist
   lock.unlock();
   alone ? work(&job) : team_(work, &job, 0, 0);
   lock.lock();

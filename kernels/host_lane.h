@@ -40,6 +40,7 @@ class HostLane {
   CopyState cancel(std::uint64_t number);
   void retire(std::uint64_t number);
   LaneTimes times() const;
+  bool moves_in_wait() const noexcept { return team_ != nullptr; }
   std::size_t live();
 
   void before_fork();               // waits for the queue to empty, then holds the mutex
