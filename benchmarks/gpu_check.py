@@ -261,6 +261,49 @@ def costs() -> None:
     write("gpu_costs", rows, "CUDA's virtual memory and the bus: goal (C4), 90 % of the pinned link each way.")
 
 
+def _packing(count: int, size: int) -> Row:
+    import cupy
+
+    from vtensor import chunk_ops
+
+    runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
+    out = runtime.memcpyDeviceToHost
+    apart = cupy.zeros((count, 2 * size), cupy.uint8)
+    pieces = [(int(apart[i].data.ptr), size) for i in range(count)]
+    packed, host = cupy.empty(count * size, cupy.uint8), cupy.cuda.alloc_pinned_memory(count * size)
+
+    def singly() -> None:
+        for i, (at, nbytes) in enumerate(pieces):
+            runtime.memcpyAsync(host.ptr + i * size, at, nbytes, out, stream.ptr)
+
+    def at_once() -> None:
+        chunk_ops.gather(pieces, packed)
+        runtime.memcpyAsync(host.ptr, packed.data.ptr, packed.nbytes, out, stream.ptr)
+
+    def quickest(copy: Callable[[], None]) -> float:
+        taken = []
+        for _ in range(6):  # the first compiles
+            stream.synchronize()
+            begun = time.perf_counter()
+            copy()
+            stream.synchronize()
+            taken.append(time.perf_counter() - begun)
+        return round(min(taken) * 1e3, 3)
+
+    return {
+        "pieces": count,
+        "of (KiB)": size >> 10,
+        "a copy each (ms)": quickest(singly),
+        "packed (ms)": quickest(at_once),
+    }
+
+
+def packing() -> None:
+    """Many small pieces out of the GPU: a copy for each, or one kernel and one copy (``vtensor/chunk_ops.py``)."""
+    rows = [_packing(256, kib << 10) for kib in (4, 16, 64, 256, 1024)]
+    write("gpu_packing", rows, "Small pieces out of the GPU, singly or packed by a kernel.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.gpu_check", description=__doc__)
     parser.add_argument("--part", action="append", choices=["programs", "costs", "models"])
@@ -281,6 +324,7 @@ def main() -> None:
         failed = subprocess.run(tests, cwd=ROOT, check=False).returncode
     if "costs" in parts and chosen.device == "cuda":
         costs()
+        packing()
     if "models" in parts:
         names = chosen.model or ["resnet50", "gpt2", "bert", "vit"]
         models(chosen.device, chosen.small, names, chosen.dtype or ["fp32", "bf16"], chosen.seconds)

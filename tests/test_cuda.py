@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import vtensor
-from vtensor import cuda_headers, native
+from vtensor import chunk_ops, cuda_headers, native
 
 from .cuda_headers import check
 
@@ -25,6 +25,18 @@ def test_headers_are_found() -> None:
     found = cuda_headers.cuda_include()
     assert found is not None
     assert (found / "cuda_runtime_api.h").is_file()
+
+
+@pytest.mark.parametrize("architecture", ["compute_75", "compute_90"])
+def test_the_kernels_compile(architecture: str) -> None:
+    nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="CuPy is not installed")
+    program = nvrtc.createProgram(chunk_ops.source(), "chunk_ops.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, (f"--gpu-architecture={architecture}", "-std=c++17"))
+    except nvrtc.NVRTCError:
+        pytest.fail(nvrtc.getProgramLog(program))
+    ptx = nvrtc.getPTX(program).decode()
+    assert all(f".entry {name}(" in ptx for name in chunk_ops.NAMES)
 
 
 @without_gpu

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import vtensor
-from vtensor import native
+from vtensor import chunk_ops, native
 from vtensor.planning import wait_for_plan
 
 from .identity import check_identity
@@ -158,6 +158,41 @@ def test_no_thread_stands_in_the_steady_state() -> None:
         _steps(10, step)
         assert _steps(5, step) == 0
         assert vtensor.memory_stats()["moved_out_bytes"] > 0
+
+
+def test_chunks_of_torch_and_cupy_never_meet() -> None:
+    cupy = pytest.importorskip("cupy")
+    with vtensor.enabled(64 * MIB, policy="lru", **SMALL):
+        cupy.cuda.set_allocator(vtensor.cupy_allocator())
+        try:
+            arrays = [cupy.empty(MIB // 8, cupy.uint64) for _ in range(12)]
+            for seed, array in enumerate(arrays):
+                chunk_ops.fill(array, seed)
+            cupy.cuda.runtime.deviceSynchronize()
+            tensors = [torch.full((MIB,), float(i), device="cuda") for i in range(32)]
+            torch.cuda.synchronize()
+            assert [chunk_ops.count_wrong(array, seed) for seed, array in enumerate(arrays)] == [0] * 12
+            assert all(float(tensor.sum()) == float(i) * MIB for i, tensor in enumerate(tensors))
+            del arrays, array
+        finally:
+            cupy.cuda.set_allocator(None)
+
+
+def test_pieces_are_packed_and_come_back() -> None:
+    cupy = pytest.importorskip("cupy")
+    whole = cupy.random.default_rng(0).integers(0, 256, 100_000, dtype=cupy.uint8)
+    before, base = whole.get(), whole.data.ptr
+    pieces = [(base + 16, 64), (base + 101, 1), (base + 4096, 40_000), (base + 50_001, 777)]
+    packed = cupy.empty(sum(size for _, size in pieces), cupy.uint8)
+    chunk_ops.gather(pieces, packed)
+    parts = [before[at - base : at - base + size] for at, size in pieces]
+    assert packed.get().tobytes() == b"".join(part.tobytes() for part in parts)
+    for at, size in pieces:
+        whole[at - base : at - base + size] = 0
+    chunk_ops.scatter(pieces, packed)
+    assert (whole.get() == before).all()
+    with pytest.raises(ValueError, match="has room for"):
+        chunk_ops.gather(pieces, packed[:-1])
 
 
 def test_cupy_shares_the_budget() -> None:

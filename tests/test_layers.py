@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lowest first; names on one line may not use each other unless one is the other's header.
 KERNELS = [
-    {"types", "late_work"},
+    {"types", "late_work", "chunk_ops"},
     {"driver", "cuda_api"},
     {"host_lane", "driver_inject", "host_store", "policy", "counters", "chunk_pool", "address_space", "stream_order"},
     {"driver_host", "driver_cuda", "driver_cuda_lanes", "cuda_slab", "driver_late", "file_store", "residency"},
@@ -30,7 +30,7 @@ VTENSOR = [
     {"errors"},
     {"config", "cuda_headers", "recorder", "math_library"},
     {"native"},
-    {"doors", "foreach", "planning", "pools"},
+    {"doors", "foreach", "planning", "pools", "chunk_ops"},
     {"gpu"},
     {"session"},
     {"primitives", "stats"},
