@@ -52,7 +52,7 @@ def race(name: str, ways: dict[str, dict[str, Any] | None], steps: int) -> dict[
 
 def ratios(sides: dict[str, Side], way: str, to: str = "plain", warm: int = WARM) -> list[float]:
     pairs = zip(sides[way].seconds[warm:], sides[to].seconds[warm:], strict=True)
-    return sorted(a / b for a, b in pairs)
+    return [a / b for a, b in pairs]
 
 
 def ratio(sides: dict[str, Side], way: str, to: str = "plain", warm: int = WARM) -> float:
@@ -80,26 +80,35 @@ def figures(side: Side, steps: int) -> Row:
 
 
 def unlimited() -> None:
-    """B3: plan and reactive policy beside plain torch, no limit on the link."""
-    rows, steps = [], 20
-    for name in THREE:
-        peak = measure_peak(name)
-        for share in (0.75, 0.5, 0.35, 0.25):
-            budget = {"budget": int(peak * share)}
-            sides = race(name, {"plain": None, "plan": budget, "lru": {**budget, "policy": "lru"}}, steps)
-            digests = {side.final["digest"] for side in sides.values()}
-            low, high = interval(ratios(sides, "plan", "lru"))
-            rows.append({
-                "model": name, "budget": f"{share:.0%}", "plan / plain": round(ratio(sides, "plan"), 3),
-                "lru / plain": round(ratio(sides, "lru"), 3), "plan / lru": round(ratio(sides, "plan", "lru"), 3),
-                "plan / lru, 90 %": f"{low:.3f} to {high:.3f}",
-                **figures(sides["plan"], steps), "identical": "yes" if len(digests) == 1 else "NO",
-            })  # fmt: skip
-            print(rows[-1], flush=True)
+    """B3: plan and reactive policy beside plain torch, no limit on the link.
+
+    Of two processes that do the same one may be faster all its life (which of its memory got huge pages): there are two
+    of each kind, and how much those differ says what a difference between the kinds means.
+    """
+    rows, steps = [], 14
+    peaks = {name: measure_peak(name) for name in THREE}
+    for name, share in itertools.product(THREE, (0.75, 0.5, 0.35, 0.25)):
+        budget = {"budget": int(peaks[name] * share)}
+        lru = {**budget, "policy": "lru"}
+        ways = {"plain": None, "plan": budget, "lru": lru, "plan again": budget, "lru again": lru}
+        sides = race(name, ways, steps)
+        digests = {side.final["digest"] for side in sides.values()}
+        first, again = (ratios(sides, f"plan{nth}", f"lru{nth}") for nth in ("", " again"))
+        both = sorted(math.sqrt(a * b) for a, b in zip(first, again, strict=True))
+        low, high = interval(both)
+        rows.append({
+            "model": name, "budget": f"{share:.0%}", "plan / plain": round(ratio(sides, "plan"), 3),
+            "lru / plain": round(ratio(sides, "lru"), 3), "plan / lru": round(statistics.median(both), 3),
+            "so for 90 %": f"{low:.3f} to {high:.3f}", "plan / plan": round(ratio(sides, "plan again", "plan"), 3),
+            "lru / lru": round(ratio(sides, "lru again", "lru"), 3), **figures(sides["plan"], steps),
+            "lru: out, in (MiB/step)": "{out (MiB/step)}, {in (MiB/step)}".format(**figures(sides["lru"], steps)),
+            "identical": "yes" if len(digests) == 1 else "NO",
+        })  # fmt: skip
+        print(rows[-1], flush=True)
     write(
         "planned",
         rows,
-        "No limit on the link (B3): goal, 1.08 of plain torch at 50 %, never slower than LRU.",
+        "No limit on the link (B3), two processes of each kind: goal, 1.08 of plain at 50 %, never slower than LRU.",
     )
 
 

@@ -403,7 +403,7 @@ def test_a_plan_from_a_file_is_followed_from_the_start(rows: int, tmp_path: Path
     assert same(got, expected)
     assert stats["planned_iterations"] >= 5, stats
     # Gradients and states have the sizes of their weights; from the third iteration on all are told apart. What an
-    # operation needs before its arrival could begin is not counted (a thread came late), so one exact iteration will do.
+    # operation needs before its arrival could begin is not counted (a thread was late), so one exact iteration will do.
     assert plan.prediction.in_chunks in [after - before for before, after in pairwise(arrived[2:])]
 
 
