@@ -226,7 +226,7 @@ def edge(link: float, shares: tuple[float, ...] = (0.75, 0.5, 0.35), names: tupl
 
     Plans come from the recorded traces, so that they are followed from the second iteration on.
     """
-    rows, steps, warm = [], 7, 3
+    rows, steps, warm = [], 9, 3
     text = f"{link / 1e6:.0f}MB/s"
     for name in names:
         peak = measure_peak(name)
@@ -254,8 +254,7 @@ def edge(link: float, shares: tuple[float, ...] = (0.75, 0.5, 0.35), names: tupl
                 _, moves = moves_of_plan(best)
                 bound = least_seconds(trace, device, moves) / trace.seconds
                 windows = least_seconds_in_windows(trace, device, analyze_lifetimes(trace)) / trace.seconds
-            plain = statistics.median(sides["plain"].seconds[warm:])
-            measured = statistics.median(sides["chunk plan"].seconds[warm:]) / plain
+            measured = ratio(sides, "chunk plan", warm=warm)
             digests = {side.final["digest"] for side in sides.values()}
             row: Row = {"model": name, "budget": f"{share:.0%}"}
             row |= {f"{way} / plain": round(ratio(sides, way, warm=warm), 3) for way in ways if way != "plain"}
