@@ -61,11 +61,12 @@ def ratio(sides: dict[str, Side], way: str, to: str = "plain", warm: int = WARM)
 
 def interval(ordered: list[float], doubt: float = 0.1) -> tuple[float, float]:
     """Where the median of what `ordered` is a sample of lies, but for `doubt`: two of its values (the sign test)."""
-    count, below, outside = len(ordered), 0, 2 / 2 ** len(ordered)
+    count, nth = len(ordered), 1
+    outside = 2 * (1 + count) / 2**count  # the chance that the median is not even between the second from each end
     while outside <= doubt:
-        below += 1
-        outside += 2 * math.comb(count, below) / 2**count
-    return ordered[max(below - 1, 0)], ordered[count - max(below, 1)]
+        nth += 1
+        outside += 2 * math.comb(count, nth) / 2**count
+    return ordered[nth - 1], ordered[count - nth]
 
 
 def figures(side: Side, steps: int) -> Row:

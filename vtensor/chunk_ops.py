@@ -11,6 +11,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .native import sources_dir
 
 __all__ = ["NAMES", "count_wrong", "fill", "gather", "scatter", "source"]
@@ -38,7 +40,6 @@ def _launch(name: str, blocks: int, *arguments: Any) -> None:
 
 def _move(name: str, pieces: Sequence[tuple[int, int]], packed: Any) -> None:
     import cupy
-    import numpy as np
 
     table = np.zeros((len(pieces), 3), np.uint64)  # struct Piece
     if pieces:
@@ -68,15 +69,12 @@ def scatter(pieces: Sequence[tuple[int, int]], packed: Any) -> None:
 
 def fill(words: Any, seed: int) -> None:
     """Write the pattern of `seed` into a CuPy array of unsigned 64-bit words."""
-    import numpy as np
-
     _launch("fill", -(-words.size // THREADS), words, np.uint64(words.size), np.uint64(seed))
 
 
 def count_wrong(words: Any, seed: int) -> int:
     """How many of these words are not the pattern's. Waits for the GPU."""
     import cupy
-    import numpy as np
 
     wrong = cupy.zeros(1, cupy.uint64)
     _launch("verify", -(-words.size // THREADS), words, np.uint64(words.size), np.uint64(seed), wrong)
