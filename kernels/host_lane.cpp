@@ -18,25 +18,36 @@ namespace {
 // Copies move in pieces so that giving one up takes microseconds, not the length of a chunk.
 constexpr Bytes kPiece = Bytes{256} << 10;
 
-// Copies without filling the caches of the threads that compute: neither side is read again soon. Twice as fast as memcpy
-// here, which first reads what it is about to overwrite (DESIGN.md). Both sides are aligned to 16 bytes.
-void copy_past_caches(char* to, const char* from, Bytes bytes) {
 #if defined(__SSE2__)
-  const Bytes lines = bytes / 64 * 64;
-  for (Bytes i = 0; i < lines; i += 64) {
-    const auto* source = reinterpret_cast<const __m128i*>(from + i);
-    auto* target = reinterpret_cast<__m128i*>(to + i);
-    const __m128i a = _mm_load_si128(source), b = _mm_load_si128(source + 1);
-    const __m128i c = _mm_load_si128(source + 2), d = _mm_load_si128(source + 3);
-    _mm_stream_si128(target, a);
-    _mm_stream_si128(target + 1, b);
-    _mm_stream_si128(target + 2, c);
-    _mm_stream_si128(target + 3, d);
-  }
-  _mm_sfence();  // before anybody is told that the copy is done
-  to += lines, from += lines, bytes -= lines;
+constexpr Bytes kLine = 64, kPage = 4096, kBlock = 4 * kPage;
+
+inline void stream_line(char* to, const char* from) {
+  const auto* source = reinterpret_cast<const __m128i*>(from);
+  auto* target = reinterpret_cast<__m128i*>(to);
+  const __m128i a = _mm_load_si128(source), b = _mm_load_si128(source + 1);
+  const __m128i c = _mm_load_si128(source + 2), d = _mm_load_si128(source + 3);
+  _mm_stream_si128(target, a);
+  _mm_stream_si128(target + 1, b);
+  _mm_stream_si128(target + 2, c);
+  _mm_stream_si128(target + 3, d);
+}
 #endif
-  std::memcpy(to, from, bytes);
+
+// Copies without filling the caches of the threads that compute: neither side is read again soon. Twice as fast as memcpy
+// here, which first reads what it is about to overwrite; four pages side by side, because prefetchers stop at the end of
+// each (DESIGN.md). Both sides are aligned to 16 bytes.
+void copy_past_caches(char* to, const char* from, Bytes bytes) {
+  Bytes done = 0;
+#if defined(__SSE2__)
+  for (; done + kBlock <= bytes; done += kBlock) {
+    for (Bytes at = done; at < done + kPage; at += kLine) {
+      for (Bytes page = 0; page < kBlock; page += kPage) stream_line(to + at + page, from + at + page);
+    }
+  }
+  for (; done + kLine <= bytes; done += kLine) stream_line(to + done, from + done);
+  _mm_sfence();  // before anybody is told that the copy is done
+#endif
+  std::memcpy(to + done, from + done, bytes - done);
 }
 
 std::uint64_t passed_since(std::chrono::steady_clock::time_point begun) {
@@ -112,7 +123,7 @@ void HostLane::wait(std::uint64_t number) {
     const auto last = copies_.begin() + static_cast<std::ptrdiff_t>(std::clamp(number + 1, first_, end()) - first_);
     return std::none_of(copies_.begin(), last, [](const Copy& c) { return c.state == CopyState::pending; });
   };
-  if (team_ != nullptr && !over()) move_together(number, lock);
+  if (team_ != nullptr && !over()) move_together(lock);
   ended_.wait(lock, over);
 }
 
@@ -164,11 +175,12 @@ void HostLane::run() {
   }
 }
 
-void HostLane::move_together(std::uint64_t last, std::unique_lock<std::mutex>& lock) {
+// All that is under way, not only what is waited for: computing stands still once for several copies.
+void HostLane::move_together(std::unique_lock<std::mutex>& lock) {
   struct Job {
     HostLane& lane;
     std::uint64_t last;
-  } job{*this, last};
+  } job{*this, end() - 1};
   const auto work = [](void* data) {
     const Job& job = *static_cast<Job*>(data);
     std::unique_lock lock(job.lane.mutex_);

@@ -68,7 +68,7 @@ class HostLane {
   // Moves the next piece of the oldest copy that has one left, up to number `last`; false if there is none. `lock` is
   // held on entry and on return, but not while bytes move.
   bool move_next(std::uint64_t last, std::unique_lock<std::mutex>& lock);
-  void move_together(std::uint64_t last, std::unique_lock<std::mutex>& lock);
+  void move_together(std::unique_lock<std::mutex>& lock);
   void finish(Copy& copy, std::unique_lock<std::mutex>& lock);
   // Moves bytes of a copy; 0 or an errno.
   int move_piece(const Copy& copy, Bytes from, Bytes bytes) const;
