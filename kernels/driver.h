@@ -116,6 +116,10 @@ class Driver {
   virtual void retire(Ticket ticket) = 0;
   // Whether copies move only while somebody waits for one, by the threads that compute: there is no lane to hide them in.
   virtual bool moves_in_wait() const noexcept { return false; }
+  // Whether threads that compute should come by, between two operations, to move bytes of copies under way: there is no copy engine.
+  virtual bool wants_hands() const noexcept { return false; }
+  // Moves what bytes there are to move. Waits for no copy.
+  virtual void lend_hands() {}
   // What a lane has spent on copies so far.
   virtual LaneTimes times(Ticket::Lane lane) const = 0;
 

@@ -22,12 +22,14 @@ namespace vt {
 class HostDriver final : public Driver {
  public:
   // chunk_bytes: power of two, at least a page. link_bytes_per_second: speed of each direction, 0 for no limit. `team`: whose
-  // threads move bytes, while somebody waits; null for a thread of each lane. Throws InvalidUse for other sizes, or on a kernel without MREMAP_DONTUNMAP (Linux before 5.7).
+  // threads move bytes (host_lane.h); null for a thread of each lane. Throws InvalidUse for other sizes, or on a kernel
+  // without MREMAP_DONTUNMAP (Linux before 5.7).
   HostDriver(Bytes chunk_bytes, double link_bytes_per_second, Team team = nullptr);
   ~HostDriver() override;
 
   Bytes chunk_bytes() const noexcept override { return chunk_bytes_; }
   bool moves_in_wait() const noexcept override { return in_.moves_in_wait(); }
+  bool wants_hands() const noexcept override { return in_.wants_hands(); }
   Status reserve(Bytes bytes, Address* base) override;
   Status release(Address base) override;
   Status set_capacity(std::size_t chunks) override;
@@ -42,6 +44,7 @@ class HostDriver final : public Driver {
   Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) override;
   CopyState poll(Ticket ticket, int* error) override;
   void wait(Ticket ticket) override;
+  void lend_hands() override;
   CopyState cancel(Ticket ticket) override;
   void retire(Ticket ticket) override;
   LaneTimes times(Ticket::Lane which) const override { return (which == Ticket::Lane::out ? out_ : in_).times(); }

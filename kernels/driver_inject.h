@@ -45,6 +45,8 @@ class InjectDriver final : public Driver {
   LaneTimes times(Ticket::Lane lane) const override { return inner_->times(lane); }
   void retire(Ticket ticket) override { inner_->retire(ticket); }
   bool moves_in_wait() const noexcept override { return inner_->moves_in_wait(); }
+  bool wants_hands() const noexcept override { return inner_->wants_hands(); }
+  void lend_hands() override { inner_->lend_hands(); }
   bool ordered() const noexcept override { return inner_->ordered(); }
   Status adopt(void* stream, Ticket::Lane* lane) override { return inner_->adopt(stream, lane); }
   Status mark(Ticket::Lane lane, Ticket* ticket) override { return inner_->mark(lane, ticket); }

@@ -170,8 +170,10 @@ class Engine {
   // Starts copying `out`, and `in` as soon as chunks are free, in this order. What does not apply (freed, pinned, there
   // already) is passed over: a plan is advice (I4). Never waits.
   void move_by_plan(std::span<const PlannedMove> out, std::span<const PlannedMove> in) noexcept;
-  // Whether arrivals wait for chunks.
-  bool arrivals_wait() const noexcept { return arrivals_wait_.load(std::memory_order_relaxed); }
+  // Whether arrivals wait for chunks, or copies for hands: the next call has something to do, also without new moves.
+  bool moves_wait() const noexcept {
+    return arrivals_wait_.load(std::memory_order_relaxed) || hands_wanted_.load(std::memory_order_relaxed);
+  }
   void forget_arrivals() noexcept;
 
   // --- outside operations (engine_use.cpp) ----------------------------------------------------------------
@@ -304,6 +306,8 @@ class Engine {
   void pump();
   bool pump_one(const Arrival& arrival);
   void leave_by_plan(const PlannedMove& move);
+  void wake_pump();
+  void lend_hands(Lock& lock);
   void run_pump();
   void stop_pump(Lock& lock);
   void forget_pump();
@@ -325,6 +329,7 @@ class Engine {
   std::atomic<bool> drained_{false};
   std::atomic<bool> pressed_{false};
   std::atomic<bool> arrivals_wait_{false};
+  std::atomic<bool> hands_wanted_{false};  // a copy began since somebody last lent hands (Driver::wants_hands)
 
   std::mutex mutex_;                                   // guards all that follows
   std::unique_ptr<HostStore> store_;
@@ -342,7 +347,7 @@ class Engine {
   std::vector<Address> left_by_;                       // per chunk: the vTensor that left it last; 0 if a tensor died
   std::vector<Use> graces_;                            // vTensors a fault brought in, kept for a while
   std::size_t live_ = 0;
-  std::size_t waiting_ = 0;                            // threads inside wait_for
+  std::size_t waiting_ = 0;                            // threads inside the driver without the lock
   std::size_t exported_leaving_ = 0;                   // unmapped although exported, until their copies are done
   std::size_t slots_peak_ = 0;
   std::size_t used_peak_ = 0;                          // chunks held by tensors at most

@@ -225,6 +225,7 @@ Status Engine::leave_by_copy(Range& range, std::uint32_t index) {
   part.slot = slot;
   exported_leaving_ += range.exported;
   enter(range, index, Event::evict);
+  if (driver_->wants_hands()) hands_wanted_.store(true, std::memory_order_relaxed);
   return kOk;
 }
 
@@ -283,6 +284,7 @@ Status Engine::arrive(Range& range, std::uint32_t index, ChunkId chunk) {
   }
   enter(range, index, Event::fetch);
   note_use();
+  if (driver_->wants_hands()) hands_wanted_.store(true, std::memory_order_relaxed);
   return kOk;
 }
 

@@ -33,6 +33,22 @@ void Engine::move_by_plan(std::span<const PlannedMove> out, std::span<const Plan
     }
   }
   pump();
+  wake_pump();
+  lend_hands(lock);
+}
+
+// The thread that computes is between two operations: here bytes move best (host_lane.h).
+void Engine::lend_hands(Lock& lock) {
+  if (!hands_wanted_.exchange(false, std::memory_order_relaxed)) return;
+  ++waiting_;
+  lock.unlock();
+  driver_->lend_hands();
+  lock.lock();
+  --waiting_;
+  finish_if_drained(lock);
+}
+
+void Engine::wake_pump() {
   if (arrivals_.empty() || ordered_ || driver_->moves_in_wait()) return;
   if (pump_ == nullptr && !pump_stops_) {
     try {

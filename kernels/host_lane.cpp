@@ -82,12 +82,11 @@ HostLane::~HostLane() {
 
 std::uint64_t HostLane::submit(void* chunk_memory, const HostPlace& place, Bytes bytes) {
   std::unique_lock lock(mutex_);
-  if (worker_ == nullptr && !inline_ && team_ == nullptr) start();
+  if (worker_ == nullptr && !inline_ && !moves_in_wait()) start();
   copies_.push_back({chunk_memory, place, bytes, Clock::now()});
   const std::uint64_t number = end() - 1;
   if (inline_) {
-    while (move_next(number, lock)) {
-    }
+    bytes_per_second_ > 0 ? carry(number, lock) : move_all(number, lock);
   } else {
     work_.notify_one();
   }
@@ -123,8 +122,14 @@ void HostLane::wait(std::uint64_t number) {
     const auto last = copies_.begin() + static_cast<std::ptrdiff_t>(std::clamp(number + 1, first_, end()) - first_);
     return std::none_of(copies_.begin(), last, [](const Copy& c) { return c.state == CopyState::pending; });
   };
-  if (team_ != nullptr && !over()) move_together(lock);
+  // All that is under way, so that computing stands still once for several copies; unless there is a link to wait for.
+  if (team_ != nullptr && !over()) move_together(moves_in_wait() ? end() - 1 : number, lock);
   ended_.wait(lock, over);
+}
+
+void HostLane::lend_hands() {
+  std::unique_lock lock(mutex_);
+  if (team_ != nullptr && next_ < end()) move_together(end() - 1, lock);
 }
 
 CopyState HostLane::cancel(std::uint64_t number) {
@@ -168,24 +173,51 @@ LaneTimes HostLane::times() const {
 
 void HostLane::run() {
   std::unique_lock lock(mutex_);
-  for (;;) {
-    work_.wait(lock, [&] { return stop_ || next_ < end(); });
-    if (stop_) return;
-    (void)move_next(end() - 1, lock);
+  const auto is_pending = [](const Copy& copy) { return copy.state == CopyState::pending; };
+  while (!stop_) {
+    const auto oldest = std::find_if(copies_.begin(), copies_.end(), is_pending);
+    if (oldest == copies_.end()) {
+      work_.wait(lock);
+      continue;
+    }
+    const std::uint64_t number = first_ + static_cast<std::uint64_t>(oldest - copies_.begin());
+    bytes_per_second_ > 0 ? carry(number, lock) : move_all(number, lock);
   }
 }
 
-// All that is under way, not only what is waited for: computing stands still once for several copies.
-void HostLane::move_together(std::unique_lock<std::mutex>& lock) {
+// The emulated link carries one copy. Its bytes move before, where somebody lends hands; else when its time is up, or at once if
+// nobody ever does. Pre: all earlier ones ended.
+void HostLane::carry(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
+  Copy& copy = copies_[number - first_];
+  ++copy.movers;  // so that whoever cancels waits until this has seen it
+  const auto takes = std::chrono::duration<double>(static_cast<double>(copy.bytes) / bytes_per_second_);
+  const Clock::time_point begun = std::max(copy.submitted, link_free_);
+  const Clock::time_point carried = begun + std::chrono::duration_cast<Clock::duration>(takes);
+  if (team_ == nullptr) move_all(number, lock);
+  work_.wait_until(lock, carried, [&] { return copy.give_up; });
+  move_all(number, lock);
+  ended_.wait(lock, [&] { return copy.movers == 1; });
+  if (copy.error == 0) link_free_ = std::clamp(Clock::now(), link_free_, carried);
+  times_.busy_ns += passed_since(std::max(begun, last_end_));
+  last_end_ = Clock::now();
+  --copy.movers;
+  finish(copy);
+}
+
+void HostLane::move_all(std::uint64_t last, std::unique_lock<std::mutex>& lock) {
+  while (move_next(last, lock)) {
+  }
+}
+
+void HostLane::move_together(std::uint64_t last, std::unique_lock<std::mutex>& lock) {
   struct Job {
     HostLane& lane;
     std::uint64_t last;
-  } job{*this, end() - 1};
+  } job{*this, last};
   const auto work = [](void* data) {
     const Job& job = *static_cast<Job*>(data);
     std::unique_lock lock(job.lane.mutex_);
-    while (job.lane.move_next(job.last, lock)) {
-    }
+    job.lane.move_all(job.last, lock);
   };
   const bool alone = inline_ || WaitsAlone::here();  // in a forked child the team's threads do not exist
   lock.unlock();
@@ -208,22 +240,20 @@ bool HostLane::move_next(std::uint64_t last, std::unique_lock<std::mutex>& lock)
     times_.processor_ns += passed_since(begun);
     if (error != 0) copy.error = error;
     if (copy.error != 0) copy.taken = copy.bytes;
-    if (copy.movers == 1 && (copy.taken == copy.bytes || copy.give_up)) finish(copy, lock);
     --copy.movers;
+    const bool moved = copy.taken == copy.bytes && bytes_per_second_ == 0;  // carry() ends those of a link
+    if (moved && copy.movers == 0) {
+      times_.busy_ns += passed_since(std::max(copy.begun, last_end_));
+      last_end_ = Clock::now();
+    }
+    if (copy.movers == 0 && (moved || copy.give_up)) finish(copy);
+    if (copy.movers == 1) ended_.notify_all();  // carry() may wait for this
     return true;
   }
   return false;
 }
 
-// By the last thread that moved a piece of it.
-void HostLane::finish(Copy& copy, std::unique_lock<std::mutex>& lock) {
-  if (bytes_per_second_ > 0 && copy.error == 0) {
-    const auto takes = std::chrono::duration<double>(static_cast<double>(copy.bytes) / bytes_per_second_);
-    link_free_ = std::max(copy.submitted, link_free_) + std::chrono::duration_cast<Clock::duration>(takes);
-    work_.wait_until(lock, link_free_, [&] { return copy.give_up; });
-  }
-  times_.busy_ns += passed_since(std::max(copy.begun, last_end_));
-  last_end_ = Clock::now();
+void HostLane::finish(Copy& copy) {
   copy.state = copy.error != 0 ? CopyState::failed : copy.give_up ? CopyState::cancelled : CopyState::done;
   ended_.notify_all();
 }
@@ -250,8 +280,7 @@ int HostLane::move_piece(const Copy& copy, Bytes from, Bytes bytes) const {
 
 void HostLane::before_fork() {
   std::unique_lock lock(mutex_);
-  while (team_ != nullptr && move_next(end() - 1, lock)) {
-  }
+  if (team_ != nullptr) move_all(end() - 1, lock);
   ended_.wait(lock, [&] {
     return std::all_of(copies_.begin(), copies_.end(), [](const Copy& c) { return c.state != CopyState::pending; });
   });

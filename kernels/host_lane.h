@@ -1,9 +1,10 @@
 // One direction of the host driver's bus: copies in order, piece by piece.
 //
-// Covers: the queue, the states of its copies, cancelling, the emulated link speed, fork, and whose hands move bytes. With
-// a link of some speed, or a file at its other end, a thread of the lane does, beside those that compute. Between memory
-// and memory at full speed there is nothing to wait for but the processors themselves: then the threads that compute do,
-// all of them together, when somebody waits for a copy (DESIGN.md says what that gains).
+// Covers: the queue, the states of its copies, cancelling, the emulated link speed, fork, and whose hands move bytes. There is
+// no copy engine: a thread of the lane takes a processor from one of those that compute, and the others wait for that one.
+// Between memory and memory the threads that compute therefore move the bytes, all of them together: while somebody waits
+// for a copy and, where a link of some speed decides when copies end, whenever they pass by (lend_hands). A file at the other
+// end is left to a thread of the lane (DESIGN.md says what that gains).
 // Leaves: which memory a copy may touch (driver_host.h checks that before it submits).
 // Thread-safety: every call may come from any thread. The lane's mutex is a leaf: nothing is called under it.
 #pragma once
@@ -27,7 +28,7 @@ Team computing_team() noexcept;
 
 class HostLane {
  public:
-  // bytes_per_second 0: as fast as memory allows. `team`: moves the bytes while somebody waits; null: the lane's thread does.
+  // bytes_per_second 0: as fast as memory allows. `team`: moves the bytes; null: the lane's thread does.
   HostLane(Ticket::Lane direction, double bytes_per_second, Team team);
   ~HostLane();
   HostLane(const HostLane&) = delete;
@@ -37,10 +38,13 @@ class HostLane {
   std::uint64_t submit(void* chunk_memory, const HostPlace& place, Bytes bytes);
   CopyState poll(std::uint64_t number, int* error);
   void wait(std::uint64_t number);
+  // Moves the bytes of what is under way with the caller's team, if it has one. A link ends copies in its own time all the same.
+  void lend_hands();
   CopyState cancel(std::uint64_t number);
   void retire(std::uint64_t number);
   LaneTimes times() const;
-  bool moves_in_wait() const noexcept { return team_ != nullptr; }
+  bool moves_in_wait() const noexcept { return team_ != nullptr && bytes_per_second_ == 0; }
+  bool wants_hands() const noexcept { return team_ != nullptr && bytes_per_second_ > 0; }
   std::size_t live();
 
   void before_fork();               // waits for the queue to empty, then holds the mutex
@@ -56,7 +60,7 @@ class HostLane {
     Clock::time_point submitted;  // from then on the emulated link may carry it: a queue leaves no pause between copies
     Clock::time_point begun{};
     Bytes taken = 0;  // bytes of the pieces that were taken to be moved
-    int movers = 0;   // threads that move one now, or sleep out the link time
+    int movers = 0;   // threads that move one now, and the one that sleeps out the link time
     CopyState state = CopyState::pending;
     int error = 0;
     bool give_up = false;
@@ -68,8 +72,10 @@ class HostLane {
   // Moves the next piece of the oldest copy that has one left, up to number `last`; false if there is none. `lock` is
   // held on entry and on return, but not while bytes move.
   bool move_next(std::uint64_t last, std::unique_lock<std::mutex>& lock);
-  void move_together(std::unique_lock<std::mutex>& lock);
-  void finish(Copy& copy, std::unique_lock<std::mutex>& lock);
+  void move_all(std::uint64_t last, std::unique_lock<std::mutex>& lock);
+  void move_together(std::uint64_t last, std::unique_lock<std::mutex>& lock);
+  void carry(std::uint64_t number, std::unique_lock<std::mutex>& lock);
+  void finish(Copy& copy);
   // Moves bytes of a copy; 0 or an errno.
   int move_piece(const Copy& copy, Bytes from, Bytes bytes) const;
   Copy* find(std::uint64_t number);

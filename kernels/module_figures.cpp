@@ -23,7 +23,7 @@ MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_
                        bool injectable) {
   const EngineConfig config = config_of(budget_chunks, policy, granularity, raise_oversize);
   // Files and links have times of their own, which computing can hide; between memory and memory there are only processors.
-  const Team team = link == 0 && spill_dir.empty() ? computing_team() : nullptr;
+  const Team team = spill_dir.empty() ? computing_team() : nullptr;
   std::unique_ptr<Driver> driver = std::make_unique<HostDriver>(chunk_bytes, link, team);
   InjectDriver* inject = nullptr;
   if (injectable) {

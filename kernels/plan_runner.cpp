@@ -112,7 +112,7 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op) {
   }
   const Plan& plan = *active_;
   const bool moves_begin = plan.out_at[row] != plan.out_at[row + 1] || plan.in_at[row] != plan.in_at[row + 1];
-  if (moves_begin || engine.arrivals_wait()) {
+  if (moves_begin || engine.moves_wait()) {
     fill(plan.out, plan.out_at[row], plan.out_at[row + 1], out_now_);
     fill(plan.in, plan.in_at[row], plan.in_at[row + 1], in_now_);
     const auto begun = std::chrono::steady_clock::now();

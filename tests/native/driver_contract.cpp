@@ -20,7 +20,8 @@ using MakeDriver = std::unique_ptr<Driver> (*)();
 std::unique_ptr<Driver> host() { return std::make_unique<HostDriver>(kChunk, 0); }
 std::unique_ptr<Driver> team() { return std::make_unique<HostDriver>(kChunk, 0, team_of_three); }
 std::unique_ptr<Driver> injected() { return std::make_unique<InjectDriver>(host()); }
-constexpr MakeDriver kDrivers[] = {host, team, injected};
+std::unique_ptr<Driver> linked_team() { return std::make_unique<HostDriver>(kChunk, 10e9, team_of_three); }
+constexpr MakeDriver kDrivers[] = {host, team, linked_team, injected};
 
 using MakeStore = std::unique_ptr<HostStore> (*)();
 std::unique_ptr<HostStore> ram() { return make_ram_store(kChunk, 8 * kChunk); }
@@ -163,9 +164,7 @@ TEST(a_team_shares_the_pieces_of_copies) {
   std::thread other([&] { driver.wait(out[1]); });
   driver.wait(out[3]);
   other.join();
-  CHECK(driver.poll(out[0], nullptr) == CopyState::done && driver.poll(out[4], nullptr) == CopyState::pending);
-  driver.before_fork();  // ends what is left
-  driver.after_fork(false);
+  for (std::size_t k : {0, 4, 5}) CHECK(driver.poll(out[k], nullptr) == CopyState::done);  // what was under way went along
   for (std::size_t k = 0; k < kCopies; ++k) {
     CHECK(driver.poll(out[k], nullptr) == (k == 2 ? CopyState::cancelled : CopyState::done));
     driver.retire(out[k]);
@@ -178,6 +177,42 @@ TEST(a_team_shares_the_pieces_of_copies) {
     for (Bytes i = 0; i < kLarge; ++i) CHECK(memory(base)[i] == static_cast<char>(i * 31 + k));
     CHECK(driver.unmap(base).ok());
   }
+  CHECK(driver.live().copies == 0);
+}
+
+TEST(hands_move_bytes_and_the_link_ends_copies_in_its_own_time) {
+  constexpr Bytes kLarge = Bytes{1} << 20;
+  constexpr std::size_t kCopies = 3;
+  HostDriver driver(kLarge, 10e6, team_of_three);  // a tenth of a second a copy
+  CHECK(!driver.moves_in_wait());
+  auto store = make_ram_store(kLarge, kCopies * kLarge);
+  Address base = 0;
+  CHECK(driver.set_capacity(1).ok() && driver.reserve(kLarge, &base).ok());
+  ChunkId chunk = 0;
+  CHECK(driver.create(&chunk).ok() && driver.map(base, chunk, Access::write).ok());
+  for (Bytes i = 0; i < kLarge; ++i) memory(base)[i] = static_cast<char>(i * 31);
+  CHECK(driver.unmap(base).ok());
+  SlotId slot = 0;
+  Ticket out;
+  const auto begun = std::chrono::steady_clock::now();
+  for (std::size_t k = 0; k < kCopies; ++k) {
+    CHECK(store->acquire(&slot).ok() && driver.copy_out(chunk, store->place(slot), kLarge, &out).ok());
+    const auto* copied = static_cast<const char*>(store->place(slot).memory);
+    if (k != 1) driver.lend_hands();  // the second one's bytes move when its time is up
+    for (Bytes i = 0; k != 1 && i < kLarge; ++i) CHECK(copied[i] == static_cast<char>(i * 31));
+    CHECK(driver.poll(out, nullptr) == CopyState::pending);
+    if (k == 2) {
+      CHECK(driver.cancel(out) == CopyState::cancelled);
+    } else {
+      driver.wait(out);
+      CHECK(driver.poll(out, nullptr) == CopyState::done);
+    }
+    for (Bytes i = 0; i < kLarge; ++i) CHECK(copied[i] == static_cast<char>(i * 31));
+    driver.retire(out);
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+  CHECK(took.count() > 0.2);
+  CHECK(static_cast<double>(driver.times(Ticket::Lane::out).busy_ns) > 0.2e9);
   CHECK(driver.live().copies == 0);
 }
 

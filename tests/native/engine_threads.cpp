@@ -110,6 +110,7 @@ TEST(threads_share_a_budget_below_their_working_sets) { run_threads(5, false, 0,
 TEST(threads_share_a_file) { run_threads(24, true, 0, 1500); }
 TEST(threads_share_a_slow_link) { run_threads(24, false, 200e6, 1500); }
 TEST(threads_copy_for_each_other) { run_threads(24, false, 0, 300, team_of_three); }
+TEST(threads_copy_for_each_other_in_the_time_of_a_link) { run_threads(24, false, 200e6, 300, team_of_three); }
 
 TEST(the_budget_changes_while_threads_work) {
   auto engine = make_engine(24, false, 400e6);

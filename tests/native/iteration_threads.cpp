@@ -12,6 +12,7 @@
 #include "driver_host.h"
 #include "engine.h"
 #include "registry.h"
+#include "team.h"
 #include "thread_state.h"
 
 using namespace vt;
@@ -21,11 +22,11 @@ namespace {
 constexpr Bytes kChunk = 4096;
 constexpr std::uint32_t kTensors = 4;  // a forward pass makes them, a backward pass uses and frees them in reverse
 
-Engine& begin_session(std::size_t budget) {
+Engine& begin_session(std::size_t budget, double link = 0, Team team = nullptr) {
   EngineConfig config;
   config.budget_chunks = budget;
-  Engine* engine =
-      adopt(std::make_unique<Engine>(std::make_unique<HostDriver>(kChunk, 0), make_ram_store(kChunk, 4096 * kChunk), config));
+  auto driver = std::make_unique<HostDriver>(kChunk, link, team);
+  Engine* engine = adopt(std::make_unique<Engine>(std::move(driver), make_ram_store(kChunk, 4096 * kChunk), config));
   begin_recording();
   return *engine;
 }
@@ -159,8 +160,8 @@ TEST(an_iteration_that_is_another_leaves_the_plan_and_returns_at_the_next_bounda
   end_session(engine);
 }
 
-TEST(threads_take_iterations_over_from_each_other) {
-  Engine& engine = begin_session(16);
+void take_iterations_over(double link, Team team) {
+  Engine& engine = begin_session(16, link, team);
   std::vector<std::thread> threads;
   std::atomic<int> running{4};
   for (int t = 0; t < 4; ++t) {
@@ -188,6 +189,9 @@ TEST(threads_take_iterations_over_from_each_other) {
   CHECK(plan_counters().iterations > 500);
   end_session(engine);
 }
+
+TEST(threads_take_iterations_over_from_each_other) { take_iterations_over(0, nullptr); }
+TEST(threads_take_iterations_over_and_lend_their_hands) { take_iterations_over(10e9, team_of_three); }
 
 TEST(a_child_of_a_fork_is_not_held_up_by_what_threads_did) {
   Engine& engine = begin_session(16);
