@@ -78,6 +78,7 @@ def _analyze(options: argparse.Namespace) -> int:
     trace = codec.load_trace(options.trace)
     switches = Switches(
         options.costs,
+        options.leads,
         options.choice,
         options.granularity,
         options.timing,
@@ -178,11 +179,14 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a fraction of the trace's peak such as 0.5")
     device(sub)
     sub.add_argument("-o", "--output", metavar="PLAN", help="write the plan")
-    sub.add_argument("--costs", choices=["moves", "equal"], default="moves", help="price of being away")
+    sub.add_argument("--costs", choices=["auto", "moves", "equal"], default="auto", help="price of being away")
+    sub.add_argument(
+        "--leads", choices=["copies", "none"], default="copies", help="count on a gap once its copy out can have ended"
+    )
     sub.add_argument("--choice", choices=["optimal", "sweep"], default="optimal", help="how gaps are chosen")
     sub.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="victims")
     sub.add_argument(
-        "--timing", choices=["packed", "just_in_time", "on_demand"], default="packed", help="when copies in begin"
+        "--timing", choices=["auto", "packed", "just_in_time", "on_demand"], default="auto", help="when copies in begin"
     )
     sub.add_argument("--reservation", choices=["auto", "none"], default="auto", help="chunks kept free ahead of demand")
     sub.add_argument("--mapping", choices=["keep", "none"], default="keep", help="reuse of mapped addresses")

@@ -32,13 +32,13 @@ def check_costs(name: str) -> None:
 def prices(gaps: Gaps, device: Device, costs: Costs, used: Ints | None = None) -> Floats:
     """[g] Price of one chunk in each gap.
 
-    ``equal``: 1 for every gap. ``moves``: the time on the lanes, in units of one copy in. `used` is the choice of the
-    round before: a gap is clean if an earlier one of its epoch was used; without it, if there is an earlier one.
+    ``equal``: 1 for every gap. ``moves``: the time on the lanes, in units of the longest copy in. `used` is the choice
+    of the round before: a gap is clean if an earlier one of its epoch was used; without it, if there is an earlier one.
     """
-    if costs == "equal":
+    if costs == "equal" or not len(gaps):
         return np.ones(len(gaps))
-    out_price = device.in_speed / device.out_speed
-    return np.asarray(first_of_epoch(gaps, used) * out_price + gaps.returns, dtype=np.float64)
+    out, back = (gaps.bytes / speed + device.latency for speed in (device.out_speed, device.in_speed))
+    return np.asarray((first_of_epoch(gaps, used) * out + gaps.returns * back) / back.max(), dtype=np.float64)
 
 
 def first_of_epoch(gaps: Gaps, used: Ints | None) -> Ints:
@@ -56,11 +56,12 @@ def first_of_epoch(gaps: Gaps, used: Ints | None) -> Ints:
 
 
 def traffic(gaps: Gaps, used: Ints) -> tuple[int, int]:
-    """Chunks copied out and copied in, in one iteration, if `used` chunks of each gap (the first of its segment) are
+    """Bytes copied out and copied in, in one iteration, if `used` chunks of each gap (the first of its segment) are
     away.
     """
-    come = int((used * gaps.returns).sum())
+    size = used * gaps.bytes
+    come = int((size * gaps.returns).sum())
     written = gaps.epoch >= 0
     most = np.zeros(int(gaps.epoch.max(initial=-1)) + 1, dtype=np.int64)
-    np.maximum.at(most, gaps.epoch[written], used[written])
+    np.maximum.at(most, gaps.epoch[written], size[written])
     return int(most.sum()), come

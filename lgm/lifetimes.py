@@ -3,7 +3,8 @@
 Covers: segments, gaps, live and needed chunks for each operation, the peak.
 Leaves: which gaps are worth using (``cost``, ``choice``).
 
-A *segment* is a run of a tensor's chunks that are always used together; most tensors are one. A *gap* is the time
+A *segment* is a run of a tensor's chunks that are always used together and hold the same number of bytes: most tensors
+are one, or two where their last chunk is not full (such a tail sets a chunk free for few bytes). A *gap* is the time
 between two uses of a segment, as the half-open range of operations [start, stop). The iteration is a circle of n
 operations: a gap of a weight may reach from the end of one iteration into the next, then ``stop > n``.
 """
@@ -28,6 +29,8 @@ class Gaps:
     """[g] First chunk of the segment."""
     chunks: Ints
     """[g] Chunks of the segment: how many may be away."""
+    bytes: Ints
+    """[g] Bytes in each of them."""
     start: Ints
     """[g] First operation that does not need it; in [0, n)."""
     stop: Ints
@@ -81,29 +84,34 @@ class _Segments:
     segment: Ints
 
 
-def _cut(trace: Trace) -> _Segments:
-    """Cut tensors where a use begins or ends inside of them."""
+def _cut(trace: Trace, tails: bool) -> _Segments:
+    """Cut tensors where a use begins or ends inside of them, and before a last chunk that is not full."""
     chunks = trace.chunks
+    tailed = (chunks > 1) & (trace.tensor_bytes < chunks * trace.chunk_bytes) if tails else np.zeros_like(chunks, bool)
     whole = (trace.use_first == 0) & (trace.use_last == chunks[trace.use_tensor])
     split = np.zeros(trace.tensors, dtype=bool)
     split[trace.use_tensor[~whole]] = True
     simple = np.flatnonzero(~split)
-    number = np.full(trace.tensors, -1, dtype=np.int64)
+    ends = np.flatnonzero(~split & tailed)  # these are two segments
+    number, tail = np.full((2, trace.tensors), -1, dtype=np.int64)
     number[simple] = np.arange(len(simple))
-    tensor, first, size = [simple], [np.zeros(len(simple), dtype=np.int64)], [chunks[simple]]
+    tail[ends] = np.arange(len(ends)) + len(simple)
+    tensor, first = [simple, ends], [np.zeros(len(simple), dtype=np.int64), chunks[ends] - 1]
+    size = [chunks[simple] - tailed[simple], np.ones(len(ends), dtype=np.int64)]
     plain = np.flatnonzero(~split[trace.use_tensor])
-    of_use, segment = [plain], [number[trace.use_tensor[plain]]]
-    made = len(simple)
+    both = np.flatnonzero(tail[trace.use_tensor] >= 0)
+    of_use, segment = [plain, both], [number[trace.use_tensor[plain]], tail[trace.use_tensor[both]]]
+    made = len(simple) + len(ends)
     rest = np.flatnonzero(split[trace.use_tensor])
     rest = rest[np.argsort(trace.use_tensor[rest], kind="stable")]
     for group in np.split(rest, np.flatnonzero(np.diff(trace.use_tensor[rest])) + 1) if len(rest) else []:
         t = int(trace.use_tensor[group[0]])
-        begins, ends = trace.use_first[group], trace.use_last[group]
-        edges = np.unique(np.concatenate([begins, ends, [0, chunks[t]]]))
+        begins, stops = trace.use_first[group], trace.use_last[group]
+        edges = np.unique(np.concatenate([begins, stops, [0, chunks[t], chunks[t] - tailed[t]]]))
         tensor.append(np.full(len(edges) - 1, t))
         first.append(edges[:-1])
         size.append(np.diff(edges))
-        low, high = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
+        low, high = np.searchsorted(edges, begins), np.searchsorted(edges, stops)
         count = high - low
         of_use.append(np.repeat(group, count))
         inside = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
@@ -112,8 +120,16 @@ def _cut(trace: Trace) -> _Segments:
     return _Segments(*(np.concatenate(parts) for parts in (tensor, first, size, of_use, segment)))
 
 
-def analyze_lifetimes(trace: Trace) -> Lifetimes:
-    """Segments, gaps and needs of a trace. Time and memory grow as n + m + k log k."""
+def analyze_lifetimes(trace: Trace, *, tails: bool = True) -> Lifetimes:
+    """Segments, gaps and needs of a trace. Time and memory grow as n + m + k log k.
+
+    Parameters
+    ----------
+    trace
+        One iteration.
+    tails
+        Whether a last chunk that is not full may be away alone; without it, where tensors move whole.
+    """
     n, chunks = trace.operations, trace.chunks
     born, died = trace.tensor_born, trace.tensor_died
     begin = np.maximum(born, 0)
@@ -122,7 +138,7 @@ def analyze_lifetimes(trace: Trace) -> Lifetimes:
     lasting = trace.lasting
     live = cover(n, begin, end + 1, chunks)
 
-    cut = _cut(trace)
+    cut = _cut(trace, tails)
     # Events of segments: their uses, and their births, which are writes that last as long as the outermost operation.
     outer = np.maximum.accumulate(trace.op_last)
     op = trace.use_op[cut.of_use]
@@ -143,14 +159,14 @@ def analyze_lifetimes(trace: Trace) -> Lifetimes:
     events = len(segment)
     heads = np.ones(events, dtype=bool)
     heads[1:] = segment[1:] != segment[:-1]
-    tails = np.roll(heads, -1)
+    finals = np.roll(heads, -1)
     head_of = np.flatnonzero(heads)
     lives_on = lasting[cut.tensor[segment]]
     dies = end[cut.tensor[segment]] + 1
     following = np.roll(time, -1)
     first_time = np.repeat(time[head_of], np.diff(np.append(head_of, events)))
-    stop = np.where(~tails, following, np.where(lives_on, first_time + n, dies))
-    returns = (~tails | lives_on).astype(np.int64)
+    stop = np.where(~finals, following, np.where(lives_on, first_time + n, dies))
+    returns = (~finals | lives_on).astype(np.int64)
     # An epoch is numbered by the count of writes so far; what follows the last write of a weight goes on after the
     # turn.
     writes = np.cumsum(write)
@@ -183,10 +199,12 @@ def analyze_lifetimes(trace: Trace) -> Lifetimes:
     kept = np.flatnonzero(stop > start)
     kept = kept[np.lexsort((start[kept], segment[kept]))]
     segment = segment[kept]
+    filled = trace.tensor_bytes[cut.tensor] - cut.first * trace.chunk_bytes
     gaps = Gaps(
         cut.tensor[segment],
         cut.first[segment],
         cut.chunks[segment],
+        np.minimum(filled, trace.chunk_bytes)[segment],
         start[kept],
         stop[kept],
         returns[kept],

@@ -8,7 +8,7 @@ Leaves: each step to its module. Read this first: ``lifetimes`` -> ``cost`` -> `
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from .bounds import check_feasible
 from .choice import choose
 from .cost import Costs, prices, traffic
-from .lifetimes import Lifetimes, analyze_lifetimes
+from .lifetimes import Lifetimes, analyze_lifetimes, cover
 from .mapping import ranges_to_keep
 from .model import Device, Floats, Ints, Plan, Prediction, Trace
 from .problem import Cover
@@ -37,20 +37,22 @@ _HASTES = (1.0, 0.92)
 class Switches:
     """The heuristics by name; the defaults are the product's, the others are baselines and for ablation."""
 
-    costs: Costs = "moves"
+    costs: Costs | Literal["auto"] = "auto"
+    leads: Literal["copies", "none"] = "copies"
     choice: Literal["optimal", "sweep"] = "optimal"
     granularity: Literal["chunk", "tensor"] = "chunk"
-    timing: Timing = "packed"
+    timing: Timing | Literal["auto"] = "auto"
     reservation: Literal["auto", "none"] = "auto"
     mapping: Literal["keep", "none"] = "keep"
     settling: Literal["simulated", "none"] = "simulated"
 
     def __post_init__(self) -> None:
         allowed = {
-            "costs": get_args(Costs),
+            "costs": ("auto", *get_args(Costs)),
+            "leads": ("copies", "none"),
             "choice": ("optimal", "sweep"),
             "granularity": ("chunk", "tensor"),
-            "timing": get_args(Timing),
+            "timing": ("auto", *get_args(Timing)),
             "reservation": ("auto", "none"),
             "mapping": ("keep", "none"),
             "settling": ("simulated", "none"),
@@ -72,7 +74,7 @@ class _Effort:
     rounds: int
     """And for the final choice."""
     thorough: bool
-    """Whether there is time for a second choice and a second haste."""
+    """Whether there is time for a second choice, timing and haste."""
 
 
 def _effort(trace: Trace, switches: Switches) -> _Effort:
@@ -89,36 +91,87 @@ def demand(life: Lifetimes, device: Device, reservation: int) -> Ints:
     return life.live - room
 
 
-def select(life: Lifetimes, device: Device, switches: Switches, reservation: int, *, improve: bool) -> Ints:
-    """[g] Chunks of each gap that are away."""
+def lateness(trace: Trace, device: Device, life: Lifetimes) -> Ints:
+    """[g] For how many operations after a gap opens less than half of its chunks can have been copied out.
+
+    For those a choice does not count on it, if it can: they would wait for chunks that another gap, open for longer,
+    had given up in time.
+    """
+    gaps, begin = life.gaps, nominal(trace)
+    copying = np.where(gaps.epoch < 0, 0.0, gaps.chunks * (gaps.bytes / device.out_speed + device.latency))
+    two_turns = np.concatenate([begin[:-1], begin[:-1] + begin[-1], 2 * begin[-1:]])
+    open_at: Ints = np.searchsorted(two_turns, begin[gaps.start] + copying / 2).astype(np.int64)
+    late: Ints = np.maximum(open_at - gaps.start, 0)
+    return late
+
+
+def select(
+    life: Lifetimes,
+    device: Device,
+    switches: Switches,
+    reservation: int,
+    *,
+    improve: bool,
+    late: Ints | None = None,
+) -> Ints:
+    """[g] Chunks of each gap that are away.
+
+    Parameters
+    ----------
+    switches
+        With ``costs="auto"``, by the costs of moves.
+    improve
+        Whether there is time for the least cost; else the farthest next use.
+    late
+        [g] See :func:`lateness`.
+    """
     gaps = life.gaps
     whole = switches.granularity == "tensor"
     wanted = demand(life, device, reservation)
+    problem = Cover(len(wanted), wanted, gaps.start, gaps.stop, gaps.chunks, np.zeros(len(gaps)))
 
     def choice(price: Floats) -> Ints:
-        return choose(
-            Cover(len(wanted), wanted, gaps.start, gaps.stop, gaps.chunks, price), improve=improve, whole=whole
-        )
+        priced = replace(problem, price=price)
+        used = np.zeros(len(gaps), dtype=np.int64)
+        if late is not None:
+            used = choose(_in_time(priced, late), improve=improve, whole=whole)
+        rest = priced.surplus(used)
+        if (rest < 0).any():
+            left = replace(priced, demand=-rest, limit=gaps.chunks - used)
+            used = used + choose(left, improve=improve, whole=whole)
+        return used
 
     def seconds(used: Ints) -> float:
         out, back = traffic(gaps, used)
         return out / device.out_speed + back / device.in_speed
 
-    assumed = prices(gaps, device, switches.costs)
+    costs: Costs = "moves" if switches.costs == "auto" else switches.costs
+    assumed = prices(gaps, device, costs)
     used = choice(assumed)
     if not improve:
         return used
-    actual = prices(gaps, device, switches.costs, used)
+    actual = prices(gaps, device, costs, used)
     if np.array_equal(actual, assumed):
         return used
     return min(used, choice(actual), key=seconds)
+
+
+def _in_time(problem: Cover, late: Ints) -> Cover:
+    """The problem with gaps that open later; of the demand, what these can meet."""
+    start = problem.start + late
+    never = start >= problem.stop
+    start = np.where(never, problem.start, start)
+    turn = (start >= problem.n) * problem.n
+    limit = np.where(never, 0, problem.limit)
+    timely = replace(problem, start=start - turn, stop=problem.stop - turn, limit=limit)
+    return replace(timely, demand=np.minimum(problem.demand, cover(problem.n, timely.start, timely.stop, limit)))
 
 
 def settle(
     trace: Trace,
     device: Device,
     life: Lifetimes,
-    switches: Switches,
+    timing: Timing,
     used: Ints,
     rounds: int,
     hastes: tuple[float, ...] = _HASTES[:1],
@@ -133,13 +186,13 @@ def settle(
     for haste in hastes:
         begin, worse = unhurried, 0
         for _ in range(rounds):
-            moves = schedule(trace, device, life, used, begin=begin, timing=switches.timing)
+            moves = schedule(trace, device, life, used, begin=begin, timing=timing)
             prediction, line = run_plan(trace, device, life, moves)
             if best is None or prediction.step_seconds < best[1].step_seconds * (1 - _GAIN):
                 best, worse = (moves, prediction), 0
             else:
                 worse += 1
-            if prediction.waits_seconds < _GAIN * prediction.step_seconds or switches.timing == "on_demand":
+            if prediction.waits_seconds < _GAIN * prediction.step_seconds or timing == "on_demand":
                 return best
             if worse == 3:
                 break
@@ -171,20 +224,24 @@ def analyze(trace: Trace, device: Device, switches: Switches | None = None, prog
     switches = switches or Switches()
     say = progress or (lambda _what, _share: None)
     say("lifetimes", 0.0)
-    life = analyze_lifetimes(trace)
+    life = analyze_lifetimes(trace, tails=switches.granularity == "chunk")
     check_feasible(trace, device, life)
     effort = _effort(trace, switches)
+    late = lateness(trace, device, life) if switches.leads == "copies" and switches.granularity == "chunk" else None
+    timings: tuple[Timing, ...] = ("packed", "just_in_time") if effort.thorough else ("packed",)
+    if switches.timing != "auto":
+        timings = (switches.timing,)
     reservation = 0
     if switches.reservation == "auto":
         say("reservation", 0.1)
-        reservation = _reserve(trace, device, life, switches, effort.reserving, say)
+        reservation = _reserve(trace, device, life, switches, late, timings[0], effort, say)
     say("choice", 0.6)
     hastes = _HASTES if effort.thorough else _HASTES[:1]
     found = []
-    for k, used in enumerate(_choices(life, device, switches, reservation, effort.thorough)):
+    for k, used in enumerate(_choices(life, device, switches, reservation, late, effort.thorough)):
         say("schedule", 0.7 + 0.1 * k)
-        found.append(settle(trace, device, life, switches, used, effort.rounds, hastes))
-    moves, prediction = min(found, key=lambda each: each[1].step_seconds)
+        found += [settle(trace, device, life, timing, used, effort.rounds, hastes) for timing in timings]
+    moves, prediction = _better(found)
     say("mapping", 0.95)
     keep = np.ones(trace.tensors, dtype=np.int64)
     if switches.mapping == "keep":
@@ -193,29 +250,44 @@ def analyze(trace: Trace, device: Device, switches: Switches | None = None, prog
     return _plan(trace, device, life, moves, reservation, keep, prediction, switches)
 
 
-def _choices(life: Lifetimes, device: Device, switches: Switches, reservation: int, thorough: bool) -> list[Ints]:
-    """The choice of least traffic; and if there is time for two, what it was improved from, unless that has more than
-    one percent more.
-    """
+def _better(found: list[tuple[Moves, Prediction]]) -> tuple[Moves, Prediction]:
+    """The fastest; of those about as fast, the one that copies least."""
+    least = min(prediction.step_seconds for _, prediction in found)
+    alike = [each for each in found if each[1].step_seconds <= least * (1 + _GAIN)]
+    return min(alike, key=lambda each: int(each[0].out_bytes.sum() + each[0].in_bytes.sum()))
+
+
+def _choices(
+    life: Lifetimes, device: Device, switches: Switches, reservation: int, late: Ints | None, thorough: bool
+) -> list[Ints]:
+    """The choice of least cost; and if there is time for two, the farthest next use: the least for equal costs."""
     if switches.choice == "sweep" or switches.granularity == "tensor":
-        return [select(life, device, switches, reservation, improve=False)]
-    choices = [select(life, device, switches, reservation, improve=True)]
-    if thorough:
-        swept = select(life, device, switches, reservation, improve=False)
-        if sum(traffic(life.gaps, swept)) <= 1.01 * sum(traffic(life.gaps, choices[0])):
-            choices.append(swept)
+        return [select(life, device, switches, reservation, improve=False, late=late)]
+    choices = [select(life, device, switches, reservation, improve=True, late=late)]
+    if thorough and switches.costs == "auto":
+        choices.append(select(life, device, switches, reservation, improve=False))
     return choices
 
 
-def _reserve(trace: Trace, device: Device, life: Lifetimes, switches: Switches, rounds: int, say: Progress) -> int:
+def _reserve(
+    trace: Trace,
+    device: Device,
+    life: Lifetimes,
+    switches: Switches,
+    late: Ints | None,
+    timing: Timing,
+    effort: _Effort,
+    say: Progress,
+) -> int:
     """The reservation whose simulated step is shortest; the smallest among equals."""
     if life.peak <= device.budget_chunks:
         return 0
     best, least, worse = 0, np.inf, 0
+    improve = effort.thorough and switches.choice == "optimal" and switches.granularity == "chunk"
     candidates = [0] + [c for c in (2, 8, 32, 128, 512) if c <= device.budget_chunks // 3]
     for k, reservation in enumerate(candidates):
-        used = select(life, device, switches, reservation, improve=False)
-        predicted = settle(trace, device, life, switches, used, rounds)[1]
+        used = select(life, device, switches, reservation, improve=improve, late=late)
+        predicted = settle(trace, device, life, timing, used, effort.reserving)[1]
         seconds = predicted.step_seconds
         say("reservation", 0.1 + 0.5 * (k + 1) / len(candidates))
         if seconds < least * (1 - _GAIN):

@@ -213,7 +213,7 @@ def _take(room: Ints, a: int, b: int, n: int, amount: int) -> None:
 def moves_of_plan(plan: Plan, life: Lifetimes | None = None) -> tuple[Lifetimes, Moves]:
     """The moves of a plan as the simulator wants them: each with its gap, and bytes where it copies."""
     trace = plan.trace
-    life = life or analyze_lifetimes(trace)
+    life = life or analyze_lifetimes(trace, tails=plan.switches.get("granularity") != "tensor")
     gaps, n = life.gaps, trace.operations
     by_start: dict[tuple[int, int], list[int]] = {}
     by_stop: dict[tuple[int, int], list[int]] = {}

@@ -178,7 +178,6 @@ def run_plan(
         began, waited = now, 0.0
         line = Timeline()
         lanes.log = line
-        lanes.free -= books.reborn if cycle > 0 else 0
         lanes.least = device.budget_chunks
         for row in range(n):
             arrived = now
@@ -210,9 +209,10 @@ def run_plan(
                     now = max(now, lanes.leaving[0][0])
                     lanes.advance(now)
                 now = max(now, lanes.done.pop(key))
-            if allocate[row]:
-                now = lanes.wait_for_chunks(now, allocate[row])
-                lanes.free -= allocate[row]
+            wanted = allocate[row] + (books.reborn if row == 0 and cycle > 0 else 0)
+            if wanted:
+                now = lanes.wait_for_chunks(now, wanted)
+                lanes.free -= wanted
             lanes.least = min(lanes.least, lanes.free)
             waited += now - arrived
             line.begin.append(now - began)

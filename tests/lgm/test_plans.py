@@ -42,10 +42,11 @@ def test_every_plan_is_valid(block: int) -> None:
 
 PRODUCT = list(
     itertools.product(
-        ("moves", "equal"),
+        ("auto", "moves", "equal"),
+        ("copies", "none"),
         ("optimal", "sweep"),
         ("chunk", "tensor"),
-        ("packed", "just_in_time", "on_demand"),
+        ("auto", "packed", "just_in_time", "on_demand"),
         ("auto", "none"),
         ("keep", "none"),
         ("simulated", "none"),
@@ -55,11 +56,11 @@ PRODUCT = list(
 
 @pytest.mark.parametrize("switches", PRODUCT, ids="-".join)
 def test_every_switch_gives_a_valid_plan(switches: tuple[str, ...]) -> None:
-    for seed in range(3):
+    for seed in range(2):
         trace = lawless(seed) if seed % 2 else training(3 + seed, seed)
         life = analyze_lifetimes(trace)
         device = device_for(trace, seed)
-        if switches[2] == "tensor":  # whole tensors may need more than one operation does
+        if "tensor" in switches:  # whole tensors may need more than one operation does
             device = dataclasses.replace(device, budget_chunks=max(device.budget_chunks, int(life.needed.max())))
         plan = lgm.analyze(trace, device, Switches(*switches))  # type: ignore[arg-type]
         assert check(plan) == "", seed
