@@ -55,7 +55,7 @@ def synthetic(operations: int) -> lgm.Trace:
         op_name=zeros,
         op_ns=rng.integers(100_000, 3_000_000, n),
         op_last=np.arange(n),
-        tensor_bytes=joined["size"] << 21,
+        tensor_bytes=(joined["size"] << 21) - rng.integers(0, 1 << 21, len(joined["size"])),  # most end within a chunk
         tensor_born=joined["born"],
         tensor_died=joined["died"],
         use_op=joined["op"][order],

@@ -74,7 +74,7 @@ class _Effort:
     rounds: int
     """And for the final choice."""
     thorough: bool
-    """Whether there is time for a second choice, timing and haste."""
+    """Whether there is time for a second choice, timing and haste, and for a second's improvement of each choice."""
 
 
 def _effort(trace: Trace, switches: Switches) -> _Effort:
@@ -113,6 +113,7 @@ def select(
     *,
     improve: bool,
     late: Ints | None = None,
+    seconds: float = 1.0,
 ) -> Ints:
     """[g] Chunks of each gap that are away.
 
@@ -121,7 +122,7 @@ def select(
     switches
         With ``costs="auto"``, by the costs of moves.
     improve
-        Whether there is time for the least cost; else the farthest next use.
+        Whether to look for the least cost, for about so many `seconds`; else the farthest next use.
     late
         [g] See :func:`lateness`.
     """
@@ -134,14 +135,14 @@ def select(
         priced = replace(problem, price=price)
         used = np.zeros(len(gaps), dtype=np.int64)
         if late is not None:
-            used = choose(_in_time(priced, late), improve=improve, whole=whole)
+            used = choose(_in_time(priced, late), improve=improve, whole=whole, seconds=seconds)
         rest = priced.surplus(used)
         if (rest < 0).any():
             left = replace(priced, demand=-rest, limit=gaps.chunks - used)
-            used = used + choose(left, improve=improve, whole=whole)
+            used = used + choose(left, improve=improve, whole=whole, seconds=seconds)
         return used
 
-    def seconds(used: Ints) -> float:
+    def copying(used: Ints) -> float:
         out, back = traffic(gaps, used)
         return out / device.out_speed + back / device.in_speed
 
@@ -153,7 +154,7 @@ def select(
     actual = prices(gaps, device, costs, used)
     if np.array_equal(actual, assumed):
         return used
-    return min(used, choice(actual), key=seconds)
+    return min(used, choice(actual), key=copying)
 
 
 def _in_time(problem: Cover, late: Ints) -> Cover:
@@ -263,7 +264,8 @@ def _choices(
     """The choice of least cost; and if there is time for two, the farthest next use: the least for equal costs."""
     if switches.choice == "sweep" or switches.granularity == "tensor":
         return [select(life, device, switches, reservation, improve=False, late=late)]
-    choices = [select(life, device, switches, reservation, improve=True, late=late)]
+    seconds = 1.0 if thorough else 0.2
+    choices = [select(life, device, switches, reservation, improve=True, late=late, seconds=seconds)]
     if thorough and switches.costs == "auto":
         choices.append(select(life, device, switches, reservation, improve=False))
     return choices
