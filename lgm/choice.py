@@ -49,16 +49,24 @@ def choose(problem: Cover, *, improve: bool = True, whole: bool = False, seconds
     if not len(problem.start):
         return np.zeros(0, dtype=np.int64)
     small = compress(problem)
-    used = _prune(small, _sweep_by_price(small) if improve and not whole else _sweep(small, whole), whole)
-    if improve and not whole:
-        deadline = time.monotonic() + seconds
-        used = cancel_cycles(small, used, deadline)
-        while len(small.start) <= _FEW and time.monotonic() < deadline:
-            nudged = _nudge(small, used)
-            if small.total(nudged) >= small.total(used) - _EPSILON:
-                break
-            used = cancel_cycles(small, nudged, deadline)
-    return _prune(small, used, whole, free_too=True)
+    if not improve or whole:
+        return _prune(small, _prune(small, _sweep(small, whole), whole), whole, free_too=True)
+    few = len(small.start) <= _FEW
+    # On a circle not every way leads to the optimum; where gaps are few there is time for two.
+    starts = [_sweep_by_price(small)] + ([_sweep(small, whole)] if few else [])
+    deadline = time.monotonic() + seconds
+    ends = [_improve(small, _prune(small, used, whole), deadline, few) for used in starts]
+    return _prune(small, min(ends, key=small.total), whole, free_too=True)
+
+
+def _improve(problem: Cover, used: Ints, deadline: float, nudging: bool) -> Ints:
+    used = cancel_cycles(problem, used, deadline)
+    while nudging and time.monotonic() < deadline:
+        nudged = _nudge(problem, used)
+        if problem.total(nudged) >= problem.total(used) - _EPSILON:
+            break
+        used = cancel_cycles(problem, nudged, deadline)
+    return used
 
 
 def _sweep_by_price(problem: Cover) -> Ints:
