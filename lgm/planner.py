@@ -264,7 +264,7 @@ def _choices(
     """The choice of least cost; and if there is time for two, the farthest next use: the least for equal costs."""
     if switches.choice == "sweep" or switches.granularity == "tensor":
         return [select(life, device, switches, reservation, improve=False, late=late)]
-    seconds = 1.0 if thorough else 0.2
+    seconds = 0.4 if thorough else 0.2
     choices = [select(life, device, switches, reservation, improve=True, late=late, seconds=seconds)]
     if thorough and switches.costs == "auto":
         choices.append(select(life, device, switches, reservation, improve=False))
@@ -288,7 +288,7 @@ def _reserve(
     improve = effort.thorough and switches.choice == "optimal" and switches.granularity == "chunk"
     candidates = [0] + [c for c in (2, 8, 32, 128, 512) if c <= device.budget_chunks // 3]
     for k, reservation in enumerate(candidates):
-        used = select(life, device, switches, reservation, improve=improve, late=late)
+        used = select(life, device, switches, reservation, improve=improve, late=late, seconds=0.1)
         predicted = settle(trace, device, life, timing, used, effort.reserving)[1]
         seconds = predicted.step_seconds
         say("reservation", 0.1 + 0.5 * (k + 1) / len(candidates))
