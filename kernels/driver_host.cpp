@@ -256,13 +256,13 @@ Status HostDriver::copy(Ticket::Lane which, ChunkId chunk, const HostPlace& plac
 
 CopyState HostDriver::poll(Ticket ticket, int* error) { return lane(ticket.lane).poll(ticket.number, error); }
 void HostDriver::wait(Ticket ticket) { lane(ticket.lane).wait(ticket.number); }
+CopyState HostDriver::cancel(Ticket ticket) { return lane(ticket.lane).cancel(ticket.number); }
+void HostDriver::retire(Ticket ticket) { lane(ticket.lane).retire(ticket.number); }
+
 void HostDriver::lend_hands() {
   out_.lend_hands();
   in_.lend_hands();
 }
-
-CopyState HostDriver::cancel(Ticket ticket) { return lane(ticket.lane).cancel(ticket.number); }
-void HostDriver::retire(Ticket ticket) { lane(ticket.lane).retire(ticket.number); }
 
 void HostDriver::before_fork() {
   mutex_.lock();

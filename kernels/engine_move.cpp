@@ -27,6 +27,9 @@ void Engine::enter(Range& range, std::uint32_t index, Event event) {
   const auto after = next_state(before, event);
   if (!after) fatal(std::string("event ") + name_of(event) + " in state " + name_of(before));
   part.state = *after;
+  if ((event == Event::evict || event == Event::fetch) && driver_->wants_hands()) {
+    hands_wanted_.store(true, std::memory_order_relaxed);
+  }
   const auto in_host = [](State s) { return s == State::absent || s == State::arriving || s == State::borrowed; };
   const Bytes bytes = bytes_in(range, index);
   if (in_host(*after) && !in_host(before)) counters_.absent_bytes.add(bytes);
@@ -225,7 +228,6 @@ Status Engine::leave_by_copy(Range& range, std::uint32_t index) {
   part.slot = slot;
   exported_leaving_ += range.exported;
   enter(range, index, Event::evict);
-  if (driver_->wants_hands()) hands_wanted_.store(true, std::memory_order_relaxed);
   return kOk;
 }
 
@@ -284,7 +286,6 @@ Status Engine::arrive(Range& range, std::uint32_t index, ChunkId chunk) {
   }
   enter(range, index, Event::fetch);
   note_use();
-  if (driver_->wants_hands()) hands_wanted_.store(true, std::memory_order_relaxed);
   return kOk;
 }
 

@@ -198,8 +198,7 @@ void HostLane::carry(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
   move_all(number, lock);
   ended_.wait(lock, [&] { return copy.movers == 1; });
   if (copy.error == 0) link_free_ = std::clamp(Clock::now(), link_free_, carried);
-  times_.busy_ns += passed_since(std::max(begun, last_end_));
-  last_end_ = Clock::now();
+  was_busy(begun);
   --copy.movers;
   finish(copy);
 }
@@ -242,15 +241,17 @@ bool HostLane::move_next(std::uint64_t last, std::unique_lock<std::mutex>& lock)
     if (copy.error != 0) copy.taken = copy.bytes;
     --copy.movers;
     const bool moved = copy.taken == copy.bytes && bytes_per_second_ == 0;  // carry() ends those of a link
-    if (moved && copy.movers == 0) {
-      times_.busy_ns += passed_since(std::max(copy.begun, last_end_));
-      last_end_ = Clock::now();
-    }
+    if (moved && copy.movers == 0) was_busy(copy.begun);
     if (copy.movers == 0 && (moved || copy.give_up)) finish(copy);
     if (copy.movers == 1) ended_.notify_all();  // carry() may wait for this
     return true;
   }
   return false;
+}
+
+void HostLane::was_busy(Clock::time_point since) {
+  times_.busy_ns += passed_since(std::max(since, last_end_));
+  last_end_ = Clock::now();
 }
 
 void HostLane::finish(Copy& copy) {

@@ -76,6 +76,7 @@ class HostLane {
   void move_together(std::uint64_t last, std::unique_lock<std::mutex>& lock);
   void carry(std::uint64_t number, std::unique_lock<std::mutex>& lock);
   void finish(Copy& copy);
+  void was_busy(Clock::time_point since);
   // Moves bytes of a copy; 0 or an errno.
   int move_piece(const Copy& copy, Bytes from, Bytes bytes) const;
   Copy* find(std::uint64_t number);

@@ -50,7 +50,7 @@ def choose(problem: Cover, *, improve: bool = True, whole: bool = False, seconds
         return np.zeros(0, dtype=np.int64)
     small = compress(problem)
     if not improve or whole:
-        return _prune(small, _prune(small, _sweep(small, whole), whole), whole, free_too=True)
+        return _prune(small, _sweep(small, whole), whole, free_too=True)
     few = len(small.start) <= _FEW
     # On a circle not every way leads to the optimum; where gaps are few there is time for two.
     starts = [_sweep_by_price(small)] + ([_sweep(small, whole)] if few else [])
@@ -88,9 +88,10 @@ def _sweep(problem: Cover, whole: bool) -> Ints:
     n, limit = problem.n, problem.limit
     used = np.where(problem.price <= 0, limit, 0)
     base = problem.surplus(used)
-    opening: list[list[int]] = [[] for _ in range(n)]
-    for g in np.flatnonzero((problem.price > 0) & (limit > 0)).tolist():
-        opening[problem.start[g]].append(g)
+    priced = np.flatnonzero((problem.price > 0) & (limit > 0))
+    priced = priced[np.argsort(problem.start[priced], kind="stable")]
+    opening = priced.tolist()
+    opens = np.searchsorted(problem.start[priced], np.arange(n + 1)).tolist()  # from which of them on, by row
     stop, limits = problem.stop.tolist(), limit.tolist()
     price = problem.price.tolist()
     deficit = (-base).tolist()
@@ -98,7 +99,7 @@ def _sweep(problem: Cover, whole: bool) -> Ints:
     best_price = np.inf
     carried: dict[int, int] = {}
     # What is away at the turn is unknown at first: gaps that reach over it are candidates from row 0 on.
-    over = [g for g in np.flatnonzero(problem.stop > n).tolist() if price[g] > 0 and limits[g] > 0]
+    over = np.sort(priced[problem.stop[priced] > n]).tolist()
     for _ in range(4):
         taken = dict(carried)
         ends: list[int] = [0] * (2 * n + 1)
@@ -116,7 +117,7 @@ def _sweep(problem: Cover, whole: bool) -> Ints:
         period: dict[int, int] = {}
         for row in range(n):
             away -= ends[row]
-            for g in opening[row]:
+            for g in opening[opens[row] : opens[row + 1]]:
                 heapq.heappush(heap, (-stop[g], price[g], g, 1))
             missing = deficit[row] - away
             while missing > 0:
@@ -159,9 +160,12 @@ def _prune(problem: Cover, used: Ints, whole: bool, free_too: bool = False) -> I
     used = used.copy()
     surplus = problem.surplus(used)
     n = problem.n
-    for g in np.lexsort((problem.stop - problem.start, -problem.price)).tolist():
-        if used[g] == 0 or (problem.price[g] <= 0 and not free_too):
-            continue
+    # Most gaps are needed whole, and remain so: what is taken back leaves less to spare.
+    some = (used > 0) & (problem.least(surplus) > 0)
+    if not free_too:
+        some &= problem.price > 0
+    dearest_first = np.lexsort((problem.stop - problem.start, -problem.price))
+    for g in dearest_first[some[dearest_first]].tolist():
         a, b = int(problem.start[g]), int(problem.stop[g])
         spare = int(surplus[a : min(b, n)].min())
         if b > n:
@@ -182,14 +186,19 @@ def _nudge(problem: Cover, used: Ints) -> Ints:
     On a circle an integral choice without a cycle that helps may still be one chunk short of the optimum. That matters
     where there are few.
     """
-    best = problem.total(used)
     can = np.flatnonzero((used < problem.limit) & (problem.price > 0)).tolist()
     pairs = list(itertools.combinations(can, 2)) if len(can) <= _FEW_PAIRS else []
-    for more in [(g,) for g in can] + [(g, g) for g in can] + pairs:
-        trial = used.copy()
-        for g in more:
-            trial[g] = min(trial[g] + 1, problem.limit[g])
-        trial = _prune(problem, trial, False)
-        if problem.total(trial) < best - _EPSILON:
+    nudges = [(g,) for g in can] + [(g, g) for g in can] + pairs
+    more = np.zeros((len(nudges), len(used)), dtype=np.int64)
+    for k, gaps in enumerate(nudges):
+        for g in gaps:
+            more[k, g] = min(more[k, g] + 1, problem.limit[g] - used[g])
+    # Most do not pay even if all that they make spare could be taken back at once.
+    over = (np.arange(problem.n) - problem.start[:, None]) % problem.n < (problem.stop - problem.start)[:, None]
+    spare = problem.least(problem.surplus(used) + more @ over)
+    back = np.where(more > 0, 0, np.minimum(spare, used)) @ problem.price
+    for k in np.flatnonzero(back > more @ problem.price).tolist():
+        trial = _prune(problem, used + more[k], False)
+        if problem.total(trial) < problem.total(used) - _EPSILON:
             return trial
     return used

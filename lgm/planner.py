@@ -31,6 +31,7 @@ _EFFORT = 160_000  # operations to simulate in an analysis, more or less: its ti
 _ROUNDS = 6
 _GAIN = 0.002  # of a step: less is not worth another round
 _HASTES = (1.0, 0.92)
+_WHILE_RESERVING = 0.1  # seconds for improving a choice that only shows what a reservation is worth
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,12 @@ class _Effort:
     rounds: int
     """And for the final choice."""
     thorough: bool
-    """Whether there is time for a second choice, timing and haste, and for a second's improvement of each choice."""
+    """Whether there is time for a second choice, timing and haste, and for improving the choice of each reservation."""
+
+    @property
+    def improving(self) -> float:
+        """Seconds for improving the final choice."""
+        return 0.4 if self.thorough else 0.2
 
 
 def _effort(trace: Trace, switches: Switches) -> _Effort:
@@ -239,7 +245,7 @@ def analyze(trace: Trace, device: Device, switches: Switches | None = None, prog
     say("choice", 0.6)
     hastes = _HASTES if effort.thorough else _HASTES[:1]
     found = []
-    for k, used in enumerate(_choices(life, device, switches, reservation, late, effort.thorough)):
+    for k, used in enumerate(_choices(life, device, switches, reservation, late, effort)):
         say("schedule", 0.7 + 0.1 * k)
         found += [settle(trace, device, life, timing, used, effort.rounds, hastes) for timing in timings]
     moves, prediction = _better(found)
@@ -259,14 +265,13 @@ def _better(found: list[tuple[Moves, Prediction]]) -> tuple[Moves, Prediction]:
 
 
 def _choices(
-    life: Lifetimes, device: Device, switches: Switches, reservation: int, late: Ints | None, thorough: bool
+    life: Lifetimes, device: Device, switches: Switches, reservation: int, late: Ints | None, effort: _Effort
 ) -> list[Ints]:
     """The choice of least cost; and if there is time for two, the farthest next use: the least for equal costs."""
     if switches.choice == "sweep" or switches.granularity == "tensor":
         return [select(life, device, switches, reservation, improve=False, late=late)]
-    seconds = 0.4 if thorough else 0.2
-    choices = [select(life, device, switches, reservation, improve=True, late=late, seconds=seconds)]
-    if thorough and switches.costs == "auto":
+    choices = [select(life, device, switches, reservation, improve=True, late=late, seconds=effort.improving)]
+    if effort.thorough and switches.costs == "auto":
         choices.append(select(life, device, switches, reservation, improve=False))
     return choices
 
@@ -288,7 +293,7 @@ def _reserve(
     improve = effort.thorough and switches.choice == "optimal" and switches.granularity == "chunk"
     candidates = [0] + [c for c in (2, 8, 32, 128, 512) if c <= device.budget_chunks // 3]
     for k, reservation in enumerate(candidates):
-        used = select(life, device, switches, reservation, improve=improve, late=late, seconds=0.1)
+        used = select(life, device, switches, reservation, improve=improve, late=late, seconds=_WHILE_RESERVING)
         predicted = settle(trace, device, life, timing, used, effort.reserving)[1]
         seconds = predicted.step_seconds
         say("reservation", 0.1 + 0.5 * (k + 1) / len(candidates))

@@ -33,6 +33,20 @@ class Cover:
     def surplus(self, used: Ints) -> Ints:
         return cover(self.n, self.start, self.stop, used) - self.demand
 
+    def least(self, value: Ints) -> Ints:
+        """[..., g] The least `value` ([..., n]) over each gap's rows.
+
+        Each range is the union of two whose length is a power of two; those are made of the ones half as long.
+        """
+        least = np.empty((*value.shape[:-1], len(self.start)), dtype=np.int64)
+        halvings = np.frexp(self.stop - self.start)[1] - 1
+        of_length = np.concatenate([value, value], axis=-1)
+        for k in range(int(halvings.max(initial=-1)) + 1):
+            gaps, length = np.flatnonzero(halvings == k), 1 << k
+            least[..., gaps] = np.minimum(of_length[..., self.start[gaps]], of_length[..., self.stop[gaps] - length])
+            of_length = np.minimum(of_length[..., :-length], of_length[..., length:])
+        return least
+
     def total(self, used: Ints) -> float:
         return float((self.price * used).sum())
 
