@@ -178,7 +178,8 @@ def _row(model: str, dtype: str, share: str, way: str, run: Run | None, plain: R
     row: Row = {"model": model, "dtype": dtype, "budget": share, "way": way}
     if run is None:
         return row | {"step ratio": "does not fit"}
-    return row | {"step ratio": round(run.step / plain.step, 3), "identical": run.same(plain), **more}
+    ratio = round(run.step / plain.step, 3)
+    return row | {"step ratio": ratio, "step (ms)": round(run.step * 1e3, 1), "identical": run.same(plain), **more}
 
 
 def _managed(make: Any, device: str, autocast: bool, budget: int, policy: str, chunk: str) -> tuple[Run, Row]:
@@ -197,6 +198,7 @@ def _managed(make: Any, device: str, autocast: bool, budget: int, policy: str, c
         "in (MiB/step)": s["moved_in_bytes"] // (WARM + TIMED) // MIB,
         "host waits, all and timed steps": f"{s['host_waits']}, {run.host_waits}",
         "planned": f"{s['planned_iterations']} of {s['iterations']}",
+        "predicted (ms)": round(s["predicted_step_seconds"] * 1e3, 1),
     }
 
 
@@ -217,6 +219,7 @@ def models(device: str, small: bool, names: list[str], dtypes: list[str], second
             autocast = dtype == "bf16"
             _clear(device)
             plain = Run(make, device, autocast)
+            rows.append(_row(name, dtype, "none", "plain torch", plain, plain))
             with vtensor.enabled(0.5, device=device, policy="lru", chunk=chunk):
                 slack = Run(make, device, autocast)
                 peak = vtensor.memory_stats()["wanted_bytes.peak"]
@@ -256,16 +259,20 @@ def costs() -> None:
         return host.nbytes / passed
 
     rows: list[Row] = [
-        {"chunk": "torch, 256 MiB pinned", "out (GB/s)": link(True) / 1e9, "in (GB/s)": link(False) / 1e9},
+        {
+            "chunk": "torch, 256 MiB pinned",
+            "out (GB/s)": round(link(True) / 1e9, 1),
+            "in (GB/s)": round(link(False) / 1e9, 1),
+        },
     ]
     for chunk in (2, 4, 8, 16, 32, 64):
         found = module.measure_cuda(chunk=chunk * MIB, chunks=max(2048 // chunk, 32), ordinal=0)
         rows.append({
             "chunk": f"{chunk} MiB",
             **{name: round(found[name], 1) for name in found if name.endswith("_us")},
-            "out (GB/s)": found["out_bytes_per_second"] / 1e9,
-            "in (GB/s)": found["in_bytes_per_second"] / 1e9,
-            "both, each (GB/s)": found["each_of_both_bytes_per_second"] / 1e9,
+            "out (GB/s)": round(found["out_bytes_per_second"] / 1e9, 1),
+            "in (GB/s)": round(found["in_bytes_per_second"] / 1e9, 1),
+            "both, each (GB/s)": round(found["each_of_both_bytes_per_second"] / 1e9, 1),
         })  # fmt: skip
         print(rows[-1], flush=True)
     write("gpu_costs", rows, "CUDA's virtual memory and the bus: goal (C4), 90 % of the pinned link each way.")

@@ -47,7 +47,7 @@ def metadata() -> dict[str, Any]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    columns = list(rows[0])
+    columns = list(dict.fromkeys(column for row in rows for column in row))
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(str(row.get(column, "")) for column in columns) + " |" for row in rows]
     return "\n".join(lines)

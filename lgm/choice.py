@@ -197,7 +197,7 @@ def _nudge(problem: Cover, used: Ints) -> Ints:
     over = (np.arange(problem.n) - problem.start[:, None]) % problem.n < (problem.stop - problem.start)[:, None]
     spare = problem.least(problem.surplus(used) + more @ over)
     back = np.where(more > 0, 0, np.minimum(spare, used)) @ problem.price
-    for k in np.flatnonzero(back > more @ problem.price).tolist():
+    for k in np.flatnonzero(back > more @ problem.price + _EPSILON).tolist():
         trial = _prune(problem, used + more[k], False)
         if problem.total(trial) < problem.total(used) - _EPSILON:
             return trial
