@@ -17,6 +17,8 @@
 //     threads for the same address at once: the engine's lock sees to that.
 #pragma once
 
+#include <vector>
+
 #include "types.h"
 
 namespace vt {
@@ -131,6 +133,11 @@ class Driver {
   virtual Status mark(Ticket::Lane /*lane*/, Ticket* /*ticket*/) { return {Code::illegal, "mark", 0}; }
   // What is asked of `later` from now on begins when `earlier` is passed. Never waits.
   virtual Status order(Ticket::Lane /*later*/, Ticket /*earlier*/) { return {Code::illegal, "order", 0}; }
+
+  // Keeps the moment at which what was asked of a lane so far is done, by the device's clock.
+  virtual Status stamp(Ticket::Lane /*lane*/) { return {Code::illegal, "stamp", 0}; }
+  // Nanoseconds from the first moment kept to each, 0 for earlier ones, and forgets them all. Pre: all are passed.
+  virtual Status read_stamps(std::vector<std::uint64_t>* /*passed*/) { return {Code::illegal, "read_stamps", 0}; }
 
   // --- fork ----------------------------------------------------------------------------------------------
   // Called around fork(2) by the forking thread, with no other call under way. The child has no copy threads:

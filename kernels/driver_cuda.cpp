@@ -89,6 +89,7 @@ CudaDriver::~CudaDriver() {
         if (pending.begin != nullptr) events_.push_back(pending.begin);
       }
     }
+    events_.insert(events_.end(), stamps_.begin(), stamps_.end());
     for (const CUevent event : events_) (void)api_.cuEventDestroy_(event);
     (void)api_.cuStreamDestroy_(lines_[0].stream);
     (void)api_.cuStreamDestroy_(lines_[1].stream);

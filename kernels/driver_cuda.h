@@ -71,6 +71,8 @@ class CudaDriver final : public Driver {
   Status adopt(void* stream, Ticket::Lane* lane) override;
   Status mark(Ticket::Lane lane, Ticket* ticket) override;
   Status order(Ticket::Lane later, Ticket earlier) override;
+  Status stamp(Ticket::Lane lane) override;
+  Status read_stamps(std::vector<std::uint64_t>* passed) override;
   void before_fork() override {}
   void after_fork(bool) override {}
   LiveHandles live() const override;
@@ -115,6 +117,7 @@ class CudaDriver final : public Driver {
   Line& line(Ticket::Lane lane) { return lines_[static_cast<std::size_t>(lane)]; }
   Status keep_events(std::size_t count);  // so many are at hand
   Status event(CUevent* event);
+  Status record(Ticket::Lane lane, CUevent* event);
   Status issue(Ticket::Lane lane, CUevent begin, Ticket* ticket);
   Status copy(Ticket::Lane lane, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
   void collect(Line& line);
@@ -134,6 +137,7 @@ class CudaDriver final : public Driver {
   std::unordered_map<Address, ChunkId> mapped_;
   std::deque<Line> lines_;         // by lane; references stay valid
   std::unordered_map<void*, Ticket::Lane> adopted_;
+  std::vector<CUevent> stamps_;
   std::vector<CUevent> events_;    // to be used again
 };
 

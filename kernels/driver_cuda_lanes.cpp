@@ -1,5 +1,7 @@
 // The lanes of the CUDA driver: copies, tickets, streams. See driver_cuda.h.
 
+#include <algorithm>
+
 #include "driver_cuda.h"
 
 namespace vt {
@@ -27,17 +29,21 @@ Status CudaDriver::event(CUevent* event) {
   return kOk;
 }
 
-// Ends what the lane was asked for so far. Pre: the context is current, mutex_ is held.
+// An event that ends what the lane was asked for so far. Pre: the context is current, mutex_ is held.
+Status CudaDriver::record(Ticket::Lane lane, CUevent* end) {
+  Status status = event(end);
+  if (!status.ok()) return status;
+  status = check("cuEventRecord", api_.cuEventRecord_(*end, line(lane).stream));
+  if (!status.ok()) events_.push_back(*end);
+  return status;
+}
+
+// The same with a ticket.
 Status CudaDriver::issue(Ticket::Lane lane, CUevent begin, Ticket* ticket) {
   Line& line = this->line(lane);
   CUevent end = nullptr;
-  Status status = event(&end);
+  const Status status = record(lane, &end);
   if (!status.ok()) return status;
-  status = check("cuEventRecord", api_.cuEventRecord_(end, line.stream));
-  if (!status.ok()) {
-    events_.push_back(end);
-    return status;
-  }
   line.pending.push_back({++line.issued, begin, end});
   *ticket = {lane, line.issued};
   return kOk;
@@ -167,6 +173,29 @@ Status CudaDriver::order(Ticket::Lane later, Ticket earlier) {
   if (earlier.number <= before.passed) return kOk;
   const CUevent end = before.pending[earlier.number - before.pending.front().number].end;
   return check("cuStreamWaitEvent", api_.cuStreamWaitEvent_(line(later).stream, end, 0));
+}
+
+Status CudaDriver::stamp(Ticket::Lane lane) {
+  const Current current(*this);
+  std::lock_guard lock(mutex_);
+  CUevent moment = nullptr;
+  const Status status = record(lane, &moment);
+  if (status.ok()) stamps_.push_back(moment);
+  return status;
+}
+
+Status CudaDriver::read_stamps(std::vector<std::uint64_t>* passed) {
+  const Current current(*this);
+  std::lock_guard lock(mutex_);
+  Status status = kOk;
+  for (const CUevent moment : stamps_) {
+    float ms = 0;
+    if (status.ok()) status = check("cuEventElapsedTime", api_.cuEventElapsedTime_(&ms, stamps_.front(), moment));
+    passed->push_back(static_cast<std::uint64_t>(std::max(ms, 0.0F) * 1e6));
+  }
+  events_.insert(events_.end(), stamps_.begin(), stamps_.end());
+  stamps_.clear();
+  return status;
 }
 
 }  // namespace vt

@@ -51,6 +51,8 @@ class InjectDriver final : public Driver {
   Status adopt(void* stream, Ticket::Lane* lane) override { return inner_->adopt(stream, lane); }
   Status mark(Ticket::Lane lane, Ticket* ticket) override { return inner_->mark(lane, ticket); }
   Status order(Ticket::Lane later, Ticket earlier) override { return inner_->order(later, earlier); }
+  Status stamp(Ticket::Lane lane) override { return inner_->stamp(lane); }
+  Status read_stamps(std::vector<std::uint64_t>* passed) override { return inner_->read_stamps(passed); }
   void before_fork() override { inner_->before_fork(); }
   void after_fork(bool in_child) override { inner_->after_fork(in_child); }
   LiveHandles live() const override { return inner_->live(); }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 namespace vt {
@@ -166,6 +167,27 @@ Status LateDriver::order(Lane later, Ticket earlier) {
   } else {
     work_.order(number(later), point(earlier));
   }
+  return kOk;
+}
+
+Status LateDriver::stamp(Lane lane) {
+  const Lock lock(mutex_);
+  stamps_.push_back(0);
+  const auto keep = [this, i = stamps_.size() - 1] {
+    stamps_.at(i) = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  };
+  if (lane >= Lane::first_stream && kind_ == Streams::at_once) {
+    keep();
+  } else {
+    work_.push(number(lane), {keep});
+  }
+  return kOk;
+}
+
+Status LateDriver::read_stamps(std::vector<std::uint64_t>* passed) {
+  const Lock lock(mutex_);
+  for (const std::uint64_t moment : stamps_) passed->push_back(moment > stamps_.front() ? moment - stamps_.front() : 0);
+  stamps_.clear();
   return kOk;
 }
 

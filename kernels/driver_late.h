@@ -48,6 +48,8 @@ class LateDriver final : public Driver {
   Status adopt(void* stream, Lane* lane) override;
   Status mark(Lane lane, Ticket* ticket) override;
   Status order(Lane later, Ticket earlier) override;
+  Status stamp(Lane lane) override;
+  Status read_stamps(std::vector<std::uint64_t>* passed) override;
   void before_fork() override {}
   void after_fork(bool) override {}
   LiveHandles live() const override;
@@ -72,6 +74,7 @@ class LateDriver final : public Driver {
   std::map<Address, Bytes> reservations_;
   std::map<void*, Lane> streams_;
   std::vector<std::vector<LateWork::Point>> tickets_;  // by lane
+  std::vector<std::uint64_t> stamps_;
 };
 
 }  // namespace vt

@@ -157,8 +157,12 @@ class Engine {
   void used_on(Lane stream, Range& range) noexcept;
   // What `stream` was asked for when the tensor is freed may still use it (torch's record_stream). Pre: live.
   void record_stream(const void* address, Lane stream);
-  // Stands until everything that was asked of the streams is done: so that a clock of the host times what a device does.
-  void wait_for_streams();
+  // Rows are timed from now on until they are read.
+  void start_timing();
+  // A row begins with what `stream` is asked for next. While rows are timed.
+  void row_begins(Lane stream);
+  // Nanoseconds from the first row to each, and until now; empty if the device did not tell. Stands until all that was asked is done.
+  std::vector<std::uint64_t> row_times();
   // An operation has been asked of `stream`.
   void pulse(Lane stream) {
     if (pressed() && !drained()) order_.pulse(stream);

@@ -59,9 +59,22 @@ void Engine::note_use_on(Lane stream, Range& range) {
   if (before.lane != stream || before.number > now.number) range.others.add(before);
 }
 
-void Engine::wait_for_streams() {
+void Engine::start_timing() {
   Lock lock(mutex_);
-  if (!drained_) order_.wait(order_.streams());
+  if (!drained_) order_.stopwatch().start();
+}
+
+void Engine::row_begins(Lane stream) {
+  Lock lock(mutex_);
+  order_.stopwatch().row(stream);
+}
+
+std::vector<std::uint64_t> Engine::row_times() {
+  Lock lock(mutex_);
+  if (drained_) return {};
+  order_.stopwatch().stop();
+  order_.wait(order_.streams());
+  return order_.stopwatch().read();
 }
 
 void Engine::record_stream(const void* address, Lane stream) {

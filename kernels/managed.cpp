@@ -10,7 +10,7 @@ void* allocate_managed(Engine& engine, Bytes bytes, Ticket::Lane stream) {
   Thread& thread = this_thread();
   const bool newborn = thread.solid > 0 && thread.engine == &engine;
   void* address = nullptr;
-  if (const Recording recording{thread}) begin_row(recording, thread, engine);
+  if (const Recording recording{thread}) begin_row(recording, thread, engine, stream);
   {
     const Stall stall(thread);
     address = engine.allocate(bytes, operation_name(thread), stream, newborn);

@@ -11,9 +11,8 @@ constexpr std::size_t kMostSeen = 64;  // shapes of iterations remembered withou
 }  // namespace
 
 Finding PlanRunner::boundary(Engine& engine) {
-  if (timed_) engine.wait_for_streams();
   recorder_.end();
-  const bool was_timed = std::exchange(timed_, false) || !engine.ordered();
+  const bool was_timed = !engine.ordered() || (std::exchange(timed_, false) && recorder_.take_times(engine.row_times()));
   ++counters_.iterations;
   Finding finding = Finding::nothing;
   if (recording_ && !recorder_.full()) {
@@ -32,6 +31,7 @@ Finding PlanRunner::boundary(Engine& engine) {
           seen_.push_back({recorder_.hash(), 1});
         } else if (!was_timed) {
           timed_ = true;  // the next of its kind will be worth analysing
+          engine.start_timing();
         } else if (std::has_single_bit(++seen->times)) {
           finding = Finding::repeated;  // again now and then: the analysis may have been busy with another shape, or have failed
         }
@@ -99,12 +99,13 @@ bool PlanRunner::has_plan(std::uint64_t hash, std::uint32_t rows) const noexcept
   return std::any_of(plans_.begin(), plans_.end(), fits) || std::any_of(incoming_.begin(), incoming_.end(), fits);
 }
 
-std::uint32_t PlanRunner::row(Engine& engine, OpId op) {
+std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
   if (recorder_.full()) {  // no training iteration: an evaluation without end, perhaps
     recording_ = false;
     if (active_ != nullptr) deviate(engine);
     return kNone;
   }
+  if (timed_) engine.row_begins(stream);
   const std::uint32_t row = recorder_.row(op);
   if (!followed_) return row;
   if (row >= active_->rows() || active_->hash[row] != recorder_.hash()) {

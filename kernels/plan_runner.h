@@ -65,9 +65,8 @@ class PlanRunner {
 
   // What the thread that runs iterations does (torch_observer.cpp, torch_bridge.cpp).
   bool recording() const noexcept { return recording_; }
-  // Whether rows must be timed by waiting for the device. Asked before each row, on ordered devices.
-  bool timed() const noexcept { return timed_; }
-  std::uint32_t row(Engine& engine, OpId op);
+  // `stream`: what the row is asked of, on an ordered device.
+  std::uint32_t row(Engine& engine, OpId op, Ticket::Lane stream = Ticket::Lane::none);
   void row_ends(std::uint32_t row) noexcept { recorder_.row_ends(row); }
   void use(Range& range, const Use& use) { recorder_.use(range, use); }
   void born(Range& range);
@@ -108,7 +107,7 @@ class PlanRunner {
   Recorder recorder_;
   Recorder finished_;
   bool recording_ = false;
-  bool timed_ = false;                        // an ordered device is waited for at each row of this iteration
+  bool timed_ = false;                        // an ordered device keeps the moments at which rows of this iteration begin
   bool followed_ = false;                     // the whole iteration so far followed a plan
   std::vector<std::unique_ptr<Plan>> plans_;  // the one completed last at the end
   Plan* active_ = nullptr;

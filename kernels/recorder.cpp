@@ -54,6 +54,13 @@ void Recorder::take_quicker_times(const Recorder& other) noexcept {
   end_ns_ = other.end_ns_;
 }
 
+bool Recorder::take_times(const std::vector<std::uint64_t>& begins) noexcept {
+  if (begins.size() != rows_.size() + 1) return false;
+  for (std::size_t i = 0; i < rows_.size(); ++i) rows_[i].begin_ns = begins[i];
+  end_ns_ = begins.back();
+  return true;
+}
+
 void Recorder::row_ends(std::uint32_t row) noexcept {
   if (row < rows_.size()) rows_[row].last = static_cast<std::uint32_t>(rows_.size() - 1);
 }

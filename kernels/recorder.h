@@ -56,6 +56,8 @@ class Recorder {
   void stall(std::uint64_t ns) noexcept { stalls_ += ns; }
   // The length of the last row is known now.
   void end() noexcept { end_ns_ = now(); }
+  // Rows began at these times, and the iteration ended at the last of them. False if it is not one more than there are rows.
+  bool take_times(const std::vector<std::uint64_t>& begins) noexcept;
   // If `other` was the same iteration, and quicker, rows take as long as in that one: something else may have had the processor.
   void take_quicker_times(const Recorder& other) noexcept;
 

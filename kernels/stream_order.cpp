@@ -46,7 +46,10 @@ void StreamOrder::after(Lane later, Ticket earlier) {
   if (stream.known.size() <= lane) stream.known.resize(lane + 1, 0);
   if (stream.known[lane] >= earlier.number) return;
   earlier = make(earlier);
+  const bool for_a_copy = is_stream(later) && !is_stream(earlier.lane);
+  if (for_a_copy) stopwatch_.wait_begins(later);
   must([&] { return driver_.order(later, earlier); });
+  if (for_a_copy) stopwatch_.wait_ends(later);
   stream.known[lane] = earlier.number;
   if (earlier.lane == Lane::in) stream.waited_in.store(earlier.number);
 }

@@ -12,7 +12,7 @@
 #include <mutex>
 #include <vector>
 
-#include "driver.h"
+#include "stopwatch.h"
 
 namespace vt {
 
@@ -44,7 +44,7 @@ class StreamOrder {
  public:
   using Lane = Ticket::Lane;
 
-  explicit StreamOrder(Driver& driver) : driver_(driver) {}
+  explicit StreamOrder(Driver& driver) : driver_(driver), stopwatch_(driver) {}
 
   // The lane of a stream that computes. Stops the program if the device cannot have one more.
   Lane adopt(void* stream);
@@ -70,6 +70,8 @@ class StreamOrder {
   // All that was ever asked of the streams, and of the whole device.
   Fence streams() const;
   Fence everything();
+  // What streams wait for copies is no part of what it measures.
+  Stopwatch& stopwatch() noexcept { return stopwatch_; }
 
  private:
   static constexpr std::size_t kLanes = 255;
@@ -90,6 +92,7 @@ class StreamOrder {
   bool passed(Ticket made);
 
   Driver& driver_;
+  Stopwatch stopwatch_;
   // On an immediate device nothing here is ever touched.
   std::size_t lanes_ = static_cast<std::size_t>(Lane::first_stream);  // in use, copies included
   std::unique_ptr<Stream[]> streams_ = driver_.ordered() ? std::make_unique<Stream[]>(kLanes) : nullptr;

@@ -133,16 +133,15 @@ Recording::Recording(const Thread& thread) : lock_(*g_runner_mutex, std::defer_l
 
 PlanRunner* Recording::operator->() const noexcept { return g_runner; }
 
-void begin_row(const Recording& recording, Thread& thread, Engine& engine) {
+void begin_row(const Recording& recording, Thread& thread, Engine& engine, Ticket::Lane stream) {
   static const OpId outside = operator_id("(outside operations)");
   static const OpId went_on = operator_id("(goes on)");
-  if (recording->timed()) engine.wait_for_streams();  // what was asked before this row belongs to the row before
   if (thread.frames.empty()) {
-    recording->row(engine, outside);
+    recording->row(engine, outside, stream);
   } else if (thread.frames.back().row == kNone) {
-    thread.frames.back().row = recording->row(engine, thread.frames.back().id);
+    thread.frames.back().row = recording->row(engine, thread.frames.back().id, stream);
   } else if (recording->freed()) {
-    recording->row(engine, went_on);
+    recording->row(engine, went_on, stream);
   }
 }
 

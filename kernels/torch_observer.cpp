@@ -168,7 +168,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   }
   if (!thread.seen.empty()) {
     if (const Recording recording{thread}) {
-      begin_row(recording, thread, *engine);
+      begin_row(recording, thread, *engine, stream);
       for (const Use& use : thread.seen) recording->use(*use.range, use);
     }
     thread.seen.clear();

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KERNELS = [
     {"types", "late_work", "chunk_ops"},
     {"driver", "cuda_api"},
+    {"stopwatch"},
     {"host_lane", "driver_inject", "host_store", "policy", "counters", "chunk_pool", "address_space", "stream_order"},
     {"driver_host", "driver_cuda", "driver_cuda_lanes", "cuda_slab", "driver_late", "file_store", "residency"},
     {"range"},

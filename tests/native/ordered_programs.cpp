@@ -262,6 +262,28 @@ TEST(an_address_that_was_given_away_stays_where_it_is) {
   CHECK(program.wrong() == 0);
 }
 
+TEST(every_row_of_a_timed_iteration_has_its_time) {
+  Program program(13, 6, 2);
+  for (int i = 0; i < 30; ++i) program.step(10);
+  for (int round = 0; round < 3; ++round) {
+    program.engine().start_timing();
+    for (int i = 0; i < 50; ++i) {
+      program.engine().row_begins(program.any_stream());
+      program.step(10);
+    }
+    const auto times = program.engine().row_times();
+    CHECK(times.size() == 51 && times.front() == 0 && std::is_sorted(times.begin(), times.end()));
+  }
+  program.engine().start_timing();
+  program.engine().row_begins(Lane::none);  // a graph is captured
+  program.engine().row_begins(program.any_stream());
+  CHECK(program.engine().row_times().empty());
+  program.engine().start_timing();
+  program.engine().row_begins(program.any_stream());
+  CHECK(program.engine().row_times().size() == 2);
+  program.finish();
+}
+
 TEST(what_is_absent_comes_back_when_managing_stops) {
   Program program(11, 6, 1);
   const Lane stream = program.any_stream();
@@ -282,6 +304,40 @@ TEST(the_device_is_left_as_it_was_found) {
   for (int i = 0; i < 100; ++i) program.step(10);
   program.finish();
   CHECK(standin().handles() == 0 && standin().mappings() == 0 && standin().events == 0);
+}
+
+TEST(waits_for_copies_are_no_part_of_a_row) {
+  standin().begin(1);
+  CudaDriver driver(kChunk, 0, VT_STANDIN);
+  StreamOrder order(driver);
+  Stopwatch& watch = order.stopwatch();
+  const auto stream = [] { return reinterpret_cast<void*>(standin().work.add_lane() + 1); };
+  const Lane one = order.adopt(stream()), other = order.adopt(stream());
+  const auto timed = [&](std::deque<float> ms) {
+    watch.start();
+    watch.row(one);                           // at 0 ms
+    order.after(one, order.end_of(Lane::in)); // from the 2nd to the 3rd
+    watch.row(one);
+    order.after(other, order.now(one));       // no copy: not taken out
+    watch.row(other);
+    watch.stop();
+    order.wait(order.everything());
+    standin().elapsed = std::move(ms);
+    return watch.read();
+  };
+  using Times = std::vector<std::uint64_t>;
+  CHECK((timed({0, 1, 4, 6, 7, 10}) == Times{0, 3'000'000, 4'000'000, 7'000'000}));
+  CHECK((timed({0, 1, 4, 6, 5, 10}) == Times{0, 3'000'000, 3'000'000, 7'000'000}));  // the other stream is ahead
+  watch.start();
+  watch.row(one);  // nobody reads it
+  CHECK((timed({0, 0, 0, 1, 1, 1}) == Times{0, 1'000'000, 1'000'000, 1'000'000}));
+  watch.start();
+  standin().fail_at = standin().calls + 2;  // the context, the event
+  for (int i = 0; i < 4; ++i) watch.row(one);
+  watch.stop();
+  standin().fail_at = 0;
+  order.wait(order.everything());
+  CHECK(watch.read().empty());
 }
 
 TEST(calls_come_from_threads_without_a_context) {

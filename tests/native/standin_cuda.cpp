@@ -255,7 +255,12 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
 }
 CUresult cuEventQuery(CUevent event) { return g.work.poll(point_of(event)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
 CUresult cuEventSynchronize(CUevent event) { return g.work.wait(point_of(event)), CUDA_SUCCESS; }
-CUresult cuEventElapsedTime(float* ms, CUevent, CUevent) { return *ms = 1.0F, CUDA_SUCCESS; }
+CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) {
+  if (!g.work.passed(point_of(end))) return CUDA_ERROR_NOT_READY;
+  *ms = !g.elapsed.empty() ? g.elapsed.front() : begin == end ? 0.0F : 1.0F;
+  if (!g.elapsed.empty()) g.elapsed.pop_front();
+  return CUDA_SUCCESS;
+}
 
 }  // extern "C"
 

@@ -1,6 +1,8 @@
 // What a test sees of the CUDA driver that stands in for a GPU's: standin_cuda.cpp.
 #pragma once
 
+#include <deque>
+
 #include "late_work.h"
 
 using vt::LateWork;
@@ -12,6 +14,7 @@ struct StandinCuda {
   std::uint64_t calls = 0;    // of functions that can fail
   std::uint64_t fail_at = 0;  // the call of this number fails; 0 for none
   std::size_t events = 0;     // alive
+  std::deque<float> elapsed;  // ms that cuEventElapsedTime tells next; when there are none, 1 between two events
   std::size_t pinned = 0, most_pinned = std::size_t{1} << 30;  // bytes of the host
 
   void begin(std::uint32_t seed);  // a fresh device, its work drawn from a seed
