@@ -31,7 +31,7 @@ struct Counters {
   Amount borrowed_bytes;    // of these, mapped in place
   std::uint64_t allocations = 0;
   std::uint64_t reused = 0;      // served by a freed range of the same size, still mapped
-  std::uint64_t remaps = 0;      // chunks mapped at a new address for an allocation
+  std::uint64_t remaps = 0;      // chunks mapped at an address that led elsewhere, or nowhere
   std::uint64_t evictions = 0;   // vTensors that left by a copy
   std::uint64_t discards = 0;    // vTensors that left for free: their slot was still valid
   std::uint64_t cancels = 0;     // moves turned back because the data was wanted again

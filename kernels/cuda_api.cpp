@@ -48,15 +48,19 @@ std::string CudaApi::describe(CUresult result) const {
   return "CUDA error " + std::to_string(static_cast<int>(result));
 }
 
-CUresult CudaApi::map_whole(CUdeviceptr at, Bytes bytes, CUmemGenericAllocationHandle handle, int ordinal) const {
-  CUresult result = cuMemMap_(at, bytes, 0, handle, 0);
-  if (result != CUDA_SUCCESS) return result;
-  CUmemAccessDesc access = {};
-  access.location = memory_of(ordinal).location;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  result = cuMemSetAccess_(at, bytes, &access, 1);
-  if (result != CUDA_SUCCESS && cuMemUnmap_(at, bytes) != CUDA_SUCCESS) {
-    fatal("a mapping that was not finished cannot be taken back");
+CUresult CudaApi::map(CUdeviceptr at, Bytes each, std::span<const CUmemGenericAllocationHandle> handles, int ordinal) const {
+  CUresult result = CUDA_SUCCESS;
+  std::size_t mapped = 0;
+  while (mapped < handles.size() && (result = cuMemMap_(at + mapped * each, each, 0, handles[mapped], 0)) == CUDA_SUCCESS) ++mapped;
+  if (result == CUDA_SUCCESS) {
+    CUmemAccessDesc access = {};
+    access.location = memory_of(ordinal).location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    result = cuMemSetAccess_(at, mapped * each, &access, 1);
+  }
+  if (result == CUDA_SUCCESS) return result;
+  while (mapped-- > 0) {
+    if (cuMemUnmap_(at + mapped * each, each) != CUDA_SUCCESS) fatal("a mapping that was not finished cannot be taken back");
   }
   return result;
 }

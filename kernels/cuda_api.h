@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 
+#include <span>
 #include <string>
 
 #include "types.h"
@@ -63,8 +64,9 @@ struct CudaApi {
 
   // "CUDA_ERROR_OUT_OF_MEMORY"
   std::string describe(CUresult result) const;
-  // Maps a whole chunk of a device's memory, for the device to read and write. Nothing is mapped when it fails.
-  CUresult map_whole(CUdeviceptr at, Bytes bytes, CUmemGenericAllocationHandle handle, int ordinal) const;
+  // Maps pieces of a device's memory, each of so many bytes, one after another, for the device to read and write. Nothing is mapped
+  // when it fails.
+  CUresult map(CUdeviceptr at, Bytes each, std::span<const CUmemGenericAllocationHandle> handles, int ordinal) const;
 };
 
 // Memory of a device, as cuMemCreate wants it described.

@@ -17,6 +17,7 @@
 //     threads for the same address at once: the engine's lock sees to that.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "types.h"
@@ -124,6 +125,12 @@ class Driver {
   virtual void lend_hands() {}
   // What a lane has spent on copies so far.
   virtual LaneTimes times(Ticket::Lane lane) const = 0;
+
+  // --- runs of chunks (ordered devices only) ----------------------------------------------------------------
+  // Maps chunks for writing at consecutive addresses, as map does, all or none. Costs little more than mapping one.
+  virtual Status map_run(Address /*at*/, std::span<const ChunkId> /*chunks*/) { return {Code::illegal, "map_run", 0}; }
+  // Unmaps so many at consecutive addresses, as unmap does, all or none.
+  virtual Status unmap_run(Address /*at*/, std::size_t /*chunks*/) { return {Code::illegal, "unmap_run", 0}; }
 
   // --- order (ordered devices only; poll and wait serve their tickets too) -----------------------------------
   virtual bool ordered() const noexcept { return false; }

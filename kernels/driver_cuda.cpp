@@ -152,7 +152,7 @@ Address CudaDriver::take_back() {
 }
 
 Status CudaDriver::open(Address at, CUmemGenericAllocationHandle handle) {
-  return check("cuMemMap", api_.map_whole(at_device(at), chunk_bytes_, handle, ordinal_));
+  return check("cuMemMap", api_.map(at_device(at), chunk_bytes_, {&handle, 1}, ordinal_));
 }
 
 // A chunk of our own, with an address for its copies.
@@ -223,28 +223,52 @@ Status CudaDriver::destroy(ChunkId chunk) {
 // --- mappings --------------------------------------------------------------------------------------------------------------
 
 Status CudaDriver::map(Address at, ChunkId chunk, Access access) {
+  return access == Access::none ? illegal("map") : map_run(at, {&chunk, 1});
+}
+
+Status CudaDriver::map_run(Address at, std::span<const ChunkId> chunks) {
   const Current current(*this);
   std::lock_guard lock(mutex_);
-  if (chunk >= chunks_.size() || !chunks_[chunk].exists || access == Access::none || at % chunk_bytes_ != 0 ||
-      mapped_.contains(at)) {
+  const auto after = reservations_.upper_bound(at);
+  if (after == reservations_.begin() || at % chunk_bytes_ != 0 ||
+      at + chunks.size() * chunk_bytes_ > std::prev(after)->first + std::prev(after)->second) {
     return illegal("map");
   }
-  const auto after = reservations_.upper_bound(at);
-  if (after == reservations_.begin() || at >= std::prev(after)->first + std::prev(after)->second) return illegal("map");
-  const Status status = open(at, chunks_[chunk].handle);
-  if (status.ok()) mapped_[at] = chunk;
+  std::vector<CUmemGenericAllocationHandle> handles;
+  for (const ChunkId chunk : chunks) {
+    if (chunk >= chunks_.size() || !chunks_[chunk].exists || mapped_.contains(at + handles.size() * chunk_bytes_)) {
+      return illegal("map");
+    }
+    handles.push_back(chunks_[chunk].handle);
+  }
+  const Status status = check("cuMemMap", api_.map(at_device(at), chunk_bytes_, handles, ordinal_));
+  for (std::size_t i = 0; status.ok() && i < chunks.size(); ++i) mapped_[at + i * chunk_bytes_] = chunks[i];
   return status;
 }
 
 Status CudaDriver::protect(Address, Access) { return illegal("protect"); }
 
-Status CudaDriver::unmap(Address at) {
+Status CudaDriver::unmap(Address at) { return unmap_run(at, 1); }
+
+Status CudaDriver::unmap_run(Address at, std::size_t chunks) {
   const Current current(*this);
   std::lock_guard lock(mutex_);
-  if (!mapped_.contains(at)) return illegal("unmap");
-  const Status status = check("cuMemUnmap", api_.cuMemUnmap_(at_device(at), chunk_bytes_));
-  if (status.ok()) mapped_.erase(at);
-  return status;
+  for (std::size_t i = 0; i < chunks; ++i) {
+    if (!mapped_.contains(at + i * chunk_bytes_)) return illegal("unmap");
+  }
+  Status status = check("cuMemUnmap", api_.cuMemUnmap_(at_device(at), chunks * chunk_bytes_));
+  for (std::size_t i = 0; i < chunks; ++i) {
+    // What cannot be taken back in one call can be in several.
+    if (!status.ok() && chunks > 1) {
+      const Status single = check("cuMemUnmap", api_.cuMemUnmap_(at_device(at + i * chunk_bytes_), chunk_bytes_));
+      if (!single.ok() && i == 0) return status;
+      if (!single.ok()) fatal("a mapping cannot be taken back: " + describe(single));
+    } else if (!status.ok()) {
+      return status;
+    }
+    mapped_.erase(at + i * chunk_bytes_);
+  }
+  return kOk;
 }
 
 Status CudaDriver::map_host(Address, const HostPlace&) { return {Code::failed, "map_host", 0}; }

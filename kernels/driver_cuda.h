@@ -58,6 +58,8 @@ class CudaDriver final : public Driver {
   Status map(Address at, ChunkId chunk, Access access) override;
   Status protect(Address at, Access access) override;
   Status unmap(Address at) override;
+  Status map_run(Address at, std::span<const ChunkId> chunks) override;
+  Status unmap_run(Address at, std::size_t chunks) override;
   Status map_host(Address at, const HostPlace& place) override;
   Status unmap_host(Address at) override;
   Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;

@@ -47,6 +47,8 @@ class InjectDriver final : public Driver {
   bool moves_in_wait() const noexcept override { return inner_->moves_in_wait(); }
   bool wants_hands() const noexcept override { return inner_->wants_hands(); }
   void lend_hands() override { inner_->lend_hands(); }
+  Status map_run(Address at, std::span<const ChunkId> chunks) override;
+  Status unmap_run(Address at, std::size_t chunks) override;
   bool ordered() const noexcept override { return inner_->ordered(); }
   Status adopt(void* stream, Ticket::Lane* lane) override { return inner_->adopt(stream, lane); }
   Status mark(Ticket::Lane lane, Ticket* ticket) override { return inner_->mark(lane, ticket); }

@@ -88,6 +88,20 @@ Status LateDriver::destroy(ChunkId chunk) {
 
 Status LateDriver::map(Address at, ChunkId chunk, Access) {
   const Lock lock(mutex_);
+  return map_one(at, chunk);
+}
+
+Status LateDriver::map_run(Address at, std::span<const ChunkId> chunks) {
+  const Lock lock(mutex_);
+  Status status;
+  for (std::size_t i = 0; i < chunks.size() && status.ok(); ++i) {
+    status = map_one(at + i * chunk_bytes_, chunks[i]);
+    while (!status.ok() && i-- > 0) (void)unmap_one(at + i * chunk_bytes_);
+  }
+  return status;
+}
+
+Status LateDriver::map_one(Address at, ChunkId chunk) {
   if (mapped_.contains(at) || !existing_.contains(chunk)) return {Code::illegal, "map", 0};
   if (mmap(pointer(at), chunk_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_,
            static_cast<off_t>(chunk * chunk_bytes_)) == MAP_FAILED) {
@@ -97,8 +111,20 @@ Status LateDriver::map(Address at, ChunkId chunk, Access) {
   return kOk;
 }
 
-Status LateDriver::unmap(Address at) {
+Status LateDriver::unmap(Address at) { return unmap_run(at, 1); }
+
+Status LateDriver::unmap_run(Address at, std::size_t chunks) {
   const Lock lock(mutex_);
+  for (std::size_t i = 0; i < chunks; ++i) {
+    if (!mapped_.contains(at + i * chunk_bytes_)) return {Code::illegal, "unmap", 0};
+  }
+  for (std::size_t i = 0; i < chunks; ++i) {
+    if (!unmap_one(at + i * chunk_bytes_).ok()) fatal("addresses of the late device cannot be closed");
+  }
+  return kOk;
+}
+
+Status LateDriver::unmap_one(Address at) {
   if (!mapped_.erase(at)) return {Code::illegal, "unmap", 0};
   if (work_.pending([&](const auto& item) {
         return std::any_of(item.uses.begin(), item.uses.end(), [&](const auto& use) { return use.first == at; });
@@ -172,9 +198,9 @@ Status LateDriver::order(Lane later, Ticket earlier) {
 
 Status LateDriver::stamp(Lane lane) {
   const Lock lock(mutex_);
-  stamps_.push_back(0);
-  const auto keep = [this, i = stamps_.size() - 1] {
-    stamps_.at(i) = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  stamps_->push_back(0);
+  const auto keep = [stamps = stamps_, i = stamps_->size() - 1] {
+    stamps->at(i) = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   };
   if (lane >= Lane::first_stream && kind_ == Streams::at_once) {
     keep();
@@ -186,8 +212,8 @@ Status LateDriver::stamp(Lane lane) {
 
 Status LateDriver::read_stamps(std::vector<std::uint64_t>* passed) {
   const Lock lock(mutex_);
-  for (const std::uint64_t moment : stamps_) passed->push_back(moment > stamps_.front() ? moment - stamps_.front() : 0);
-  stamps_.clear();
+  for (const std::uint64_t moment : *stamps_) passed->push_back(moment - std::min(moment, stamps_->front()));
+  stamps_ = std::make_shared<std::vector<std::uint64_t>>();  // what was not passed writes to the old one
   return kOk;
 }
 

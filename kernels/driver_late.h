@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <vector>
@@ -35,6 +36,8 @@ class LateDriver final : public Driver {
   Status map(Address at, ChunkId chunk, Access access) override;
   Status protect(Address, Access) override { return {Code::illegal, "protect", 0}; }
   Status unmap(Address at) override;
+  Status map_run(Address at, std::span<const ChunkId> chunks) override;
+  Status unmap_run(Address at, std::size_t chunks) override;
   Status map_host(Address, const HostPlace&) override { return {Code::failed, "map_host", 0}; }
   Status unmap_host(Address) override { return {Code::illegal, "unmap_host", 0}; }
   Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
@@ -56,6 +59,8 @@ class LateDriver final : public Driver {
 
  private:
   static LateWork::Lane number(Lane lane) { return static_cast<LateWork::Lane>(lane); }
+  Status map_one(Address at, ChunkId chunk);
+  Status unmap_one(Address at);
   Status copy(Lane lane, ChunkId chunk, std::function<void()> body, Ticket* ticket);
   Status issue(Lane lane, LateWork::Point end, Ticket* ticket);
   LateWork::Point point(Ticket ticket) const { return tickets_.at(number(ticket.lane)).at(ticket.number - 1); }
@@ -74,7 +79,7 @@ class LateDriver final : public Driver {
   std::map<Address, Bytes> reservations_;
   std::map<void*, Lane> streams_;
   std::vector<std::vector<LateWork::Point>> tickets_;  // by lane
-  std::vector<std::uint64_t> stamps_;
+  std::shared_ptr<std::vector<std::uint64_t>> stamps_ = std::make_shared<std::vector<std::uint64_t>>();
 };
 
 }  // namespace vt

@@ -81,7 +81,11 @@ void* Engine::allocate(Bytes bytes, const char* operation, Lane stream, bool pin
 
 Range* Engine::new_range(std::uint32_t chunks) {
   sweep_limbo();
-  const Address base = space_->acquire(chunks);
+  Address base = space_->acquire(chunks);
+  if (base == 0 && ordered_) {
+    retire_formers();
+    base = space_->acquire(chunks);
+  }
   if (base == 0) return nullptr;
   if (unused_.empty()) {
     records_.push_back(std::make_unique<Range>());
@@ -94,15 +98,15 @@ Range* Engine::new_range(std::uint32_t chunks) {
   range->parts = std::make_unique<VTensor[]>(chunks);
   range->used.store(0);  // whatever it was before, its addresses were given back when nothing used them
   range->others.clear();
-  const std::size_t first = (base - base_) >> shift_;
-  for (std::size_t i = 0; i < chunks; ++i) table_[first + i].store(range, std::memory_order_relaxed);
   return range;
 }
 
 void Engine::recycle(Range& range) {
   const std::size_t first = (range.base - base_) >> shift_;
   for (std::size_t i = 0; i < range.chunks; ++i) table_[first + i].store(nullptr, std::memory_order_relaxed);
-  if (range.pinned() || (ordered_ && !order_.passed(touched_by(range)))) {
+  if (ordered_ && !detached_ && !range.pinned()) {
+    keep_former(range);
+  } else if (range.pinned() || (ordered_ && !order_.passed(touched_by(range)))) {
     range.life = Life::limbo;
     limbo_.push_back(&range);
   } else {
@@ -111,7 +115,7 @@ void Engine::recycle(Range& range) {
 }
 
 void Engine::retire(Range& range) {
-  if (ordered_) unmap_former(range, [](const VTensor&) { return true; });
+  if (ordered_) forget_former(range, [](const VTensor&) { return true; });
   space_->release(range.base, range.chunks);
   range.life = Life::unused;
   range.parts.reset();
@@ -132,17 +136,18 @@ void Engine::sweep_limbo() {
 }
 
 Range* Engine::build(Lock& lock, std::uint32_t chunks, Bytes bytes, const char* operation, Lane stream) {
-  Range* range = new_range(chunks);
+  Range* range = ordered_ ? reuse_former(chunks) : nullptr;
+  if (range == nullptr) range = new_range(chunks);
   if (range == nullptr) throw OutOfMemory(out_of_memory({Code::failed, "no addresses left", 0}, bytes, operation));
+  const std::size_t first = (range->base - base_) >> shift_;
+  for (std::size_t i = 0; i < chunks; ++i) table_[first + i].store(range, std::memory_order_relaxed);
   range->home = stream;
-  for (std::uint32_t index = 0; index < chunks; ++index) {
-    const Status status = back_part(lock, *range, index);
-    if (!status.ok()) {
-      if (ordered_) start_in_order(*range, stream);  // what its chunks come after is not lost with it
-      unback(*range);
-      recycle(*range);
-      throw OutOfMemory(out_of_memory(status, bytes, operation));
-    }
+  Status status = ordered_ ? back_in_order(*range) : kOk;
+  for (std::uint32_t index = 0; !ordered_ && status.ok() && index < chunks; ++index) status = back_part(lock, *range, index);
+  if (!status.ok()) {
+    unback(*range);
+    recycle(*range);
+    throw OutOfMemory(out_of_memory(status, bytes, operation));
   }
   return range;
 }
@@ -152,7 +157,7 @@ Status Engine::back_part(Lock& lock, Range& range, std::uint32_t index) {
   ChunkId chunk = kNone;
   Status status = take_chunk(lock, range.chunks - index, &chunk);
   if (status.ok()) {
-    status = ordered_ ? lead_to(range, index, chunk) : driver_->map(address_of(range, index), chunk, Access::write);
+    status = driver_->map(address_of(range, index), chunk, Access::write);
     if (!status.ok()) {
       pool_.release(chunk);
       return status;
@@ -160,7 +165,6 @@ Status Engine::back_part(Lock& lock, Range& range, std::uint32_t index) {
     assign(part, chunk);
     part.state = State::resident;
     ++counters_.remaps;
-    if (ordered_) order_.after(range.home, chunk_after_[chunk]);
     return kOk;
   }
   if (status.code != Code::nothing_leaves || config_.oversize == Oversize::raise) return status;
@@ -223,6 +227,7 @@ void Engine::free(void* address, bool keep) noexcept {
   if (ordered_) {  // what its streams were asked to do so far may still use it
     note_use_on(range->home, *range);
     for (const Lane stream : range->recorded) note_use_on(stream, *range);
+    range->recorded.clear();  // what they are asked for from now on does not use it
   }
   std::erase_if(graces_, [&](const Use& use) {
     if (use.range != range) return false;

@@ -6,8 +6,8 @@
 //
 // It is implemented in engine.cpp (allocations, budget, end of life), engine_move.cpp (evict, fetch), engine_slots.cpp
 // (the host store's slots, borrowing), engine_use.cpp (operations, faults, exports, fork), engine_plan.cpp (moves a plan
-// asks for), engine_order.cpp (moves on a device whose work goes on after the call that asked for it), engine_check.cpp
-// (validate() and the messages).
+// asks for), engine_order.cpp (moves on a device whose work goes on after the call that asked for it), engine_former.cpp
+// (where addresses lead there), engine_check.cpp (validate() and the messages).
 //
 // Thread-safety: every public call may come from any thread. Lock order: Engine::mutex_, then a driver's own
 // mutexes. Waiting for copies is done with the lock released, and copy threads never take it.
@@ -240,13 +240,15 @@ class Engine {
   // For the steps that undo others: tries again, and stops the program if a vTensor would be lost.
   void must(const char* what, Status (Engine::*step)(Range&, std::uint32_t), Range& range, std::uint32_t index);
   void assign(VTensor& part, ChunkId chunk);           // and note the swapped-by edge
-  void take_away(Range& range, std::uint32_t index);   // its chunk is free now
+  void take_away(Range& range, std::uint32_t index, bool leaving = false);  // its chunk is free now, or once it was copied
   Status map_part(Range& range, std::uint32_t index);  // its chunk; for reading only while it has a valid slot
   Status unmap_part(Range& range, std::uint32_t index);
   Status protect_part(Range& range, std::uint32_t index);
   Status unmap_borrowed(Range& range, std::uint32_t index);
   Status take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces = false);
   bool wait_for_room(Lock& lock, const Status& why);
+  Status take_free(ChunkPool::Take which, ChunkId* chunk);
+  void meet(ChunkId chunk);
   bool give_up_cached();
   Status evict_some(std::size_t want);
   Range* choose_victim() const;
@@ -289,17 +291,27 @@ class Engine {
   void note_use_on(Lane stream, Range& range);
   void start_in_order(Range& range, Lane stream);      // a tensor begins its life on a stream
   Status take_in_order(const Range* range, std::uint32_t index, std::size_t want, ChunkId* chunk);
+  void settle_leaving();                               // chunks whose copies ended are as free as any
+  void give_back(ChunkId chunk);
   Status overdraw(ChunkId* chunk);
   void repay();
   Status leave_in_order(Range& range, std::uint32_t index);
   Status arrive_in_order(Range& range, std::uint32_t index, ChunkId chunk);
-  Status lead_to(Range& range, std::uint32_t index, ChunkId chunk);
   void fence_slot(const Range& range, const VTensor& part);
   void reap_in_order();
-  void unmap_former(Range& range, const std::function<bool(const VTensor&)>& which);  // what its addresses lead to
   void quiesce(Lock& lock);                            // nothing is under way, nothing leads to a former chunk
   void bring_all(Lock& lock);
   void export_in_order(Lock& lock, Range& range);
+
+  // engine_former.cpp
+  bool take_former(const Range& range, std::uint32_t index, bool returns, ChunkId* chunk);
+  Range* reuse_former(std::uint32_t chunks);
+  void keep_former(Range& range);
+  void retire_formers();
+  Status back_in_order(Range& range);
+  Status lead_to(Range& range, std::uint32_t first, std::span<const ChunkId> chunks);
+  Status unmap_formers(Range& range, std::uint32_t first, std::uint32_t last);
+  void forget_former(Range& range, const std::function<bool(const VTensor&)>& which);
 
   // engine_plan.cpp
   struct Arrival {
@@ -309,6 +321,7 @@ class Engine {
   };
   void pump();
   bool pump_one(const Arrival& arrival);
+  bool pump_run();
   void leave_by_plan(const PlannedMove& move);
   void wake_pump();
   void lend_hands(Lock& lock);
@@ -344,6 +357,7 @@ class Engine {
   StreamOrder order_;
   std::vector<Fence> chunk_after_, slot_after_;        // ordered devices: what a free chunk's or slot's next owner comes after
   RangeCache cache_;
+  RangeCache formers_;
   std::vector<std::unique_ptr<Range>> records_;        // every record ever made
   std::vector<Range*> unused_;
   std::vector<Range*> limbo_;

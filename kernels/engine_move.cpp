@@ -70,10 +70,10 @@ void Engine::assign(VTensor& part, ChunkId chunk) {
   part.took_from = left_by_[chunk];
 }
 
-void Engine::take_away(Range& range, std::uint32_t index) {
+void Engine::take_away(Range& range, std::uint32_t index, bool leaving) {
   VTensor& part = range.parts[index];
   left_by_[part.chunk] = address_of(range, index);
-  pool_.release(part.chunk);
+  leaving ? pool_.release_leaving(part.chunk) : pool_.release(part.chunk);
   part.chunk = kNone;
 }
 
@@ -97,7 +97,6 @@ Status Engine::unmap_borrowed(Range& range, std::uint32_t index) {
 // Takes a free chunk, making room if need be. `want`: how many the caller needs in all, so that evictions start
 // together and their copies overlap. The lock may be released meanwhile: states can change.
 Status Engine::take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool keep_graces) {
-  if (ordered_) return take_in_order(nullptr, 0, want, chunk);
   const Taking taking(*this);
   const std::uint64_t failed_before = failed_copies_;
   for (;;) {
@@ -106,9 +105,8 @@ Status Engine::take_chunk(Lock& lock, std::size_t want, ChunkId* chunk, bool kee
       wait_for(lock, *copies_.oldest(Lane::out));
       continue;
     }
-    const Status status = pool_.acquire(chunk);
+    const Status status = take_free(ChunkPool::Take::newest, chunk);
     if (status.code != Code::out_of_budget) return status;
-    if (give_up_cached()) continue;
     if (failed_copies_ > failed_before + kFailedCopies) return last_failure_;  // the host store cannot be written
     Status why{Code::nothing_leaves, "", 0};
     while (pool_.free() == 0 && copies_.under_way(Lane::out) < want) {
@@ -128,6 +126,24 @@ bool Engine::wait_for_room(Lock& lock, const Status& why) {
   if (!ticket && why.code == Code::nothing_leaves) ticket = copies_.oldest(Lane::in);
   if (ticket) wait_for(lock, *ticket);
   return ticket.has_value();
+}
+
+// A chunk for which nothing need leave. What freed tensors hold is better than what is still copied out.
+Status Engine::take_free(ChunkPool::Take which, ChunkId* chunk) {
+  if (pool_.free() == pool_.leaving()) settle_leaving();
+  for (;;) {
+    const Status status = pool_.acquire(chunk, which);
+    if (status.ok()) meet(*chunk);
+    if (status.code != Code::out_of_budget && status.code != Code::refused) return status;
+    if (give_up_cached()) continue;
+    return pool_.acquire_leaving(chunk) ? kOk : status;
+  }
+}
+
+// A chunk may be new, and its number beyond the budget's: one that was refused once may be made later, beside one overdrawn instead.
+void Engine::meet(ChunkId chunk) {
+  if (chunk >= left_by_.size()) left_by_.resize(chunk + 1);
+  if (ordered_ && chunk >= chunk_after_.size()) chunk_after_.resize(chunk + 1);
 }
 
 // Unmaps the freed range that nobody asked for the longest. False if there is none.

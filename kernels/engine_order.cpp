@@ -9,9 +9,8 @@
 //   - a stream that allocates comes after the fences of the chunks it gets;
 //   - a stream that uses a tensor comes after the copies that brought it.
 //
-// An address keeps leading to a chunk that has left it: mapping costs more than waiting, and the chunk often comes back. Nothing
-// uses an absent vTensor's address, so that nothing reads another's data there. Only when another chunk comes is the old one
-// unmapped, after whatever used it there.
+// A chunk whose copy out goes on is the last to be taken: computing would wait for that copy though other chunks are free.
+// engine_former.cpp says where addresses lead meanwhile.
 
 #include <algorithm>
 #include <utility>
@@ -66,7 +65,7 @@ void Engine::start_timing() {
 
 void Engine::row_begins(Lane stream) {
   Lock lock(mutex_);
-  order_.stopwatch().row(stream);
+  if (!drained_) order_.stopwatch().row(stream);
 }
 
 std::vector<std::uint64_t> Engine::row_times() {
@@ -110,16 +109,12 @@ void Engine::start_in_order(Range& range, Lane stream) {
 
 // --- room ------------------------------------------------------------------------------------------------------------
 
-// Never waits: a chunk is free as soon as its leaving is asked for. `range`, if any: whose vTensor it is for.
+// Never waits: a chunk is free as soon as its leaving is asked for. `range`, if any: whose vTensor it is for, which returns.
 Status Engine::take_in_order(const Range* range, std::uint32_t index, std::size_t want, ChunkId* chunk) {
   for (;;) {
-    if (range != nullptr && range->parts[index].mapped != kNone && pool_.take(range->parts[index].mapped)) {
-      *chunk = range->parts[index].mapped;
-      return kOk;
-    }
-    Status status = pool_.acquire(chunk);
+    if (range != nullptr && take_former(*range, index, true, chunk)) return kOk;
+    Status status = take_free(range != nullptr ? ChunkPool::Take::oldest : ChunkPool::Take::newest, chunk);
     if (status.code != Code::out_of_budget && status.code != Code::refused) return status;
-    if (give_up_cached()) continue;
     status = evict_some(want);
     if (status.ok()) continue;
     // An allocation may be refused; an operation that is under way cannot.
@@ -129,12 +124,20 @@ Status Engine::take_in_order(const Range* range, std::uint32_t index, std::size_
   }
 }
 
+void Engine::settle_leaving() {
+  if (pool_.leaving() > 0) pool_.settle([this](ChunkId chunk) { return order_.passed(chunk_after_[chunk]); });
+}
+
+// A chunk that was taken and not used. What it comes after still stands.
+void Engine::give_back(ChunkId chunk) {
+  ordered_ && !order_.passed(chunk_after_[chunk]) ? pool_.release_leaving(chunk) : pool_.release(chunk);
+}
+
 // All is pinned by operations that are being asked for now: this one gets memory beyond the budget, for as long as it must.
 Status Engine::overdraw(ChunkId* chunk) {
   const Status status = pool_.overdraw(chunk);
   if (!status.ok()) return {Code::nothing_leaves, status.call, status.error};
-  chunk_after_.resize(std::max<std::size_t>(chunk_after_.size(), *chunk + 1));
-  left_by_.resize(std::max<std::size_t>(left_by_.size(), *chunk + 1));
+  meet(*chunk);
   chunk_after_[*chunk].clear();
   ++counters_.oversize;
   return kOk;
@@ -146,7 +149,7 @@ void Engine::repay() {
   for (const ChunkId chunk : free) {
     if (pool_.overdrawn() == 0) return;
     if (!order_.passed(chunk_after_[chunk])) continue;
-    for (const auto& range : records_) unmap_former(*range, [chunk](const VTensor& part) { return part.mapped == chunk; });
+    for (const auto& range : records_) forget_former(*range, [chunk](const VTensor& part) { return part.mapped == chunk; });
     if (!pool_.repay(chunk).ok()) ++counters_.failures;
   }
 }
@@ -181,7 +184,7 @@ Status Engine::leave_in_order(Range& range, std::uint32_t index) {
     ++counters_.evictions;
   }
   chunk_after_[part.chunk] = std::move(after);
-  take_away(range, index);
+  take_away(range, index, !clean);
   if (clean) {
     enter(range, index, Event::discard);
   } else {
@@ -193,7 +196,7 @@ Status Engine::leave_in_order(Range& range, std::uint32_t index) {
 
 Status Engine::arrive_in_order(Range& range, std::uint32_t index, ChunkId chunk) {
   VTensor& part = range.parts[index];
-  Status status = lead_to(range, index, chunk);
+  Status status = lead_to(range, index, {&chunk, 1});
   if (!status.ok()) return status;
   order_.after(Lane::in, chunk_after_[chunk]);
   Ticket copy;
@@ -214,32 +217,6 @@ Status Engine::arrive_in_order(Range& range, std::uint32_t index, ChunkId chunk)
   return kOk;
 }
 
-// The address of the vTensor leads to `chunk` from now on.
-Status Engine::lead_to(Range& range, std::uint32_t index, ChunkId chunk) {
-  VTensor& part = range.parts[index];
-  if (part.mapped == chunk) return kOk;
-  if (part.mapped != kNone) {
-    Fence gone;
-    gone.add({Lane::out, part.gone});
-    order_.wait(gone);
-    const Status status = unmap_part(range, index);
-    if (!status.ok()) return status;
-    part.mapped = kNone;
-  }
-  const Status status = driver_->map(address_of(range, index), chunk, Access::write);
-  if (status.ok()) part.mapped = chunk;
-  return status;
-}
-
-void Engine::unmap_former(Range& range, const std::function<bool(const VTensor&)>& which) {
-  for (std::uint32_t i = 0; range.parts != nullptr && i < range.chunks; ++i) {
-    VTensor& part = range.parts[i];
-    if (part.mapped == kNone || !which(part)) continue;
-    must("unmapping a former chunk", &Engine::unmap_part, range, i);
-    part.mapped = kNone;
-  }
-}
-
 // The next owner of its slot writes after this one wrote and was read.
 void Engine::fence_slot(const Range& range, const VTensor& part) {
   if (slot_after_.size() <= part.slot) slot_after_.resize(part.slot + 1);
@@ -257,6 +234,7 @@ void Engine::reap_in_order() {
       if (job->state != CopyState::done) fatal("the device failed a copy: " + describe({Code::failed, "copy", job->error}));
     }
   }
+  settle_leaving();
   if (pool_.overdrawn() > 0) repay();
 }
 
@@ -264,7 +242,7 @@ void Engine::quiesce(Lock& lock) {
   order_.wait(order_.everything());
   settle(lock);
   sweep_limbo();
-  for (const auto& range : records_) unmap_former(*range, [](const VTensor& part) { return part.mapped != part.chunk; });
+  for (const auto& range : records_) forget_former(*range, [](const VTensor& part) { return part.mapped != part.chunk; });
 }
 
 // Everything absent comes back, beyond the budget if need be.
@@ -274,10 +252,12 @@ void Engine::bring_all(Lock& lock) {
     for (std::uint32_t i = 0; i < range->chunks; ++i) {
       if (range->parts[i].state != State::absent) continue;
       ChunkId chunk = kNone;
-      Status status = pool_.acquire(&chunk);
-      if (status.code == Code::out_of_budget && give_up_cached()) status = pool_.acquire(&chunk);
-      if (status.code == Code::out_of_budget) status = overdraw(&chunk);
-      if (status.ok()) status = arrive(*range, i, chunk);
+      Status status = take_free(ChunkPool::Take::oldest, &chunk);
+      if (status.code == Code::out_of_budget || status.code == Code::refused) status = overdraw(&chunk);
+      if (status.ok()) {
+        status = arrive(*range, i, chunk);
+        if (!status.ok()) give_back(chunk);
+      }
       if (!status.ok()) {
         throw OutOfMemory("cannot stop managing memory: " + describe(status) + " while " +
                           format_bytes(counters_.absent_bytes.current) +

@@ -87,7 +87,9 @@ void Engine::forget_arrivals() noexcept {
 
 // Starts what can be started.
 void Engine::pump() {
-  while (!arrivals_.empty() && taking_ == 0 && pump_one(arrivals_.front())) arrivals_.pop_front();
+  while (!arrivals_.empty() && taking_ == 0 && (ordered_ ? pump_run() : pump_one(arrivals_.front()))) {
+    if (!ordered_) arrivals_.pop_front();
+  }
   arrivals_wait_.store(!arrivals_.empty(), std::memory_order_relaxed);
 }
 
@@ -99,10 +101,7 @@ bool Engine::pump_one(const Arrival& arrival) {
   if (part.state == State::leaving) stay(range, arrival.index);
   if (part.state != State::absent) return true;
   ChunkId chunk = kNone;
-  const bool same = ordered_ && pool_.take(part.mapped);  // nothing need be mapped then
-  if (same) chunk = part.mapped;
-  Status status = same ? kOk : pool_.acquire(&chunk);
-  while (status.code == Code::out_of_budget && give_up_cached()) status = pool_.acquire(&chunk);
+  Status status = take_free(ChunkPool::Take::newest, &chunk);
   if (status.code == Code::out_of_budget) return false;
   if (status.ok()) {
     part.write_wanted = false;
@@ -112,6 +111,45 @@ bool Engine::pump_one(const Arrival& arrival) {
   }
   status.ok() ? ++counters_.prefetches : ++counters_.failures;
   return true;
+}
+
+// The same on ordered devices, where vTensors side by side are mapped in one call; they leave the line here.
+bool Engine::pump_run() {
+  const Arrival head = arrivals_.front();
+  Range& range = *head.range;
+  const bool alive = range.serial == head.serial && range.life == Life::live;
+  std::vector<ChunkId> chunks;
+  Status status;
+  while (!arrivals_.empty()) {
+    const Arrival& next = arrivals_.front();
+    const auto index = head.index + static_cast<std::uint32_t>(chunks.size());
+    if (next.range != &range || next.serial != head.serial || next.index != index) break;
+    if (!alive || range.parts[index].state != State::absent) {
+      arrivals_.pop_front();
+      break;
+    }
+    ChunkId chunk = kNone;
+    status = take_former(range, index, true, &chunk) ? kOk : take_free(ChunkPool::Take::oldest, &chunk);
+    if (!status.ok()) break;
+    chunks.push_back(chunk);
+    arrivals_.pop_front();
+  }
+  const bool room = status.code != Code::out_of_budget;
+  if (!status.ok() && room) {
+    ++counters_.failures;
+    arrivals_.pop_front();
+  }
+  if (chunks.empty()) return room;
+  status = lead_to(range, head.index, chunks);
+  for (std::uint32_t i = 0; i < chunks.size(); ++i) {
+    VTensor& part = range.parts[head.index + i];
+    part.write_wanted = false;
+    part.planned = true;
+    const Status arrived = status.ok() ? arrive(range, head.index + i, chunks[i]) : status;
+    if (!arrived.ok()) give_back(chunks[i]);
+    arrived.ok() ? ++counters_.prefetches : ++counters_.failures;
+  }
+  return room;
 }
 
 void Engine::run_pump() {

@@ -117,14 +117,14 @@ bool Engine::fetch_part(Lock& lock, Range& range, std::uint32_t index, bool writ
       ChunkId chunk = kNone;
       status = ordered_ ? take_in_order(&range, index, want, &chunk) : take_chunk(lock, want, &chunk, fetch.keep_graces);
       if (part.state != State::absent && part.state != State::borrowed) {  // another thread was faster
-        if (status.ok()) pool_.release(chunk);
+        if (status.ok()) give_back(chunk);
         continue;
       }
       if (status.ok()) {
         part.write_wanted = write;
         status = arrive(range, index, chunk);
         if (status.ok()) return false;
-        pool_.release(chunk);
+        give_back(chunk);
         ++part.failures;
         ++counters_.failures;
         continue;

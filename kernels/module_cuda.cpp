@@ -62,6 +62,14 @@ py::dict measure(Bytes chunk_bytes, std::size_t chunks, int ordinal) {
   each("unmap_us", [&](std::size_t i) { return driver.unmap(base + i * chunk_bytes); });
   each("map_again_us", [&](std::size_t i) { return driver.map(base + i * chunk_bytes, made[i], Access::write); });
   each("unmap_again_us", [&](std::size_t i) { return driver.unmap(base + i * chunk_bytes); });
+  const std::size_t run = std::min<std::size_t>(chunks, 16);
+  const auto timed = [&](const char* name, const auto& call) {
+    const auto begun = Clock::now();
+    need(call());
+    d[name] = seconds(begun) * 1e6;
+  };
+  timed("map_run_of_16_us", [&] { return driver.map_run(base, {made.data(), run}); });
+  timed("unmap_run_of_16_us", [&] { return driver.unmap_run(base, run); });
   const auto race = [&](const char* name, std::size_t outs, std::size_t ins) {
     Ticket out, in;
     const auto begun = Clock::now();
@@ -77,6 +85,11 @@ py::dict measure(Bytes chunk_bytes, std::size_t chunks, int ordinal) {
   race("out_bytes_per_second", 1, 0);
   race("in_bytes_per_second", 0, 1);
   race("each_of_both_bytes_per_second", 1, 1);
+  Ticket busy;
+  for (std::size_t i = 0; i < chunks / 2; ++i) need(driver.copy_out(made[i], store->place(slots[i]), chunk_bytes, &busy));
+  timed("map_while_copying_us", [&] { return driver.map(base, made[chunks - 1], Access::write); });
+  timed("unmap_while_copying_us", [&] { return driver.unmap(base); });
+  driver.wait(busy);
   d["pinned_bytes"] = store->pinned();
   for (const ChunkId chunk : made) need(driver.destroy(chunk));
   return d;

@@ -1,6 +1,7 @@
 // Single parts of the core as Python objects, for the property tests: a driver that can be told to fail among them.
 
 #include <cstring>
+#include <set>
 
 #include "driver_host.h"
 #include "fault_handler.h"
@@ -56,11 +57,23 @@ void bind_parts(py::module_& m) {
   py::class_<ChunkPool>(m, "ChunkPool")
       .def(py::init<HostDriver&, std::size_t>(), py::keep_alive<1, 2>())
       .def("acquire",
+           [](ChunkPool& pool, bool oldest) -> std::optional<ChunkId> {
+             ChunkId chunk = kNone;
+             const auto which = oldest ? ChunkPool::Take::oldest : ChunkPool::Take::newest;
+             return pool.acquire(&chunk, which).ok() ? std::optional(chunk) : std::nullopt;
+           },
+           py::arg("oldest") = false)
+      .def("acquire_leaving",
            [](ChunkPool& pool) -> std::optional<ChunkId> {
              ChunkId chunk = kNone;
-             return pool.acquire(&chunk).ok() ? std::optional(chunk) : std::nullopt;
+             return pool.acquire_leaving(&chunk) ? std::optional(chunk) : std::nullopt;
            })
+      .def("take", &ChunkPool::take)
       .def("release", &ChunkPool::release)
+      .def("release_leaving", &ChunkPool::release_leaving)
+      .def("settle", [](ChunkPool& pool, const std::set<ChunkId>& left) {
+        pool.settle([&](ChunkId chunk) { return left.contains(chunk); });
+      })
       .def("resize", [](ChunkPool& pool, std::size_t n) { return pool.resize(n).ok(); })
       .def("trim", &ChunkPool::trim)
       .def("validate", &ChunkPool::validate)

@@ -24,7 +24,8 @@ enum class Life : std::uint8_t {
   unused,  // a record without addresses
   live,    // a tensor owns it
   cached,  // freed, still mapped whole, waiting for an allocation of the same size
-  limbo,   // freed and emptied, but an operation that saw it alive still counts it as pinned
+  former,  // freed and emptied, but its addresses still lead to chunks it had (ordered devices)
+  limbo,   // freed and emptied, but an operation that saw it alive still counts it as pinned, or a device still uses it
 };
 
 // Who a tensor is to the recorder.

@@ -4,6 +4,10 @@
 
 namespace vt {
 
+namespace {
+constexpr std::size_t kLook = 32;  // ranges, in search of the best
+}  // namespace
+
 void RangeCache::put(Range* range) {
   by_size_[range->chunks].push_back(range);
   chunks_ += range->chunks;
@@ -15,6 +19,27 @@ Range* RangeCache::take(std::uint32_t chunks) {
   if (found == by_size_.end() || found->second.empty()) return nullptr;
   Range* range = found->second.back();
   found->second.pop_back();
+  chunks_ -= chunks;
+  --size_;
+  return range;
+}
+
+Range* RangeCache::take_best(std::uint32_t chunks, const std::function<std::uint32_t(const Range&)>& value) {
+  const auto found = by_size_.find(chunks);
+  if (found == by_size_.end()) return nullptr;
+  auto& ranges = found->second;
+  auto best = ranges.end();
+  std::uint32_t most = 0;
+  for (std::size_t i = 0; i < std::min(ranges.size(), kLook) && most < chunks; ++i) {
+    const auto at = ranges.end() - 1 - static_cast<std::ptrdiff_t>(i);
+    const std::uint32_t worth = (*at)->pinned() ? 0 : value(**at);
+    if (worth <= most) continue;
+    most = worth;
+    best = at;
+  }
+  if (best == ranges.end()) return nullptr;
+  Range* range = *best;
+  ranges.erase(best);
   chunks_ -= chunks;
   --size_;
   return range;

@@ -1,12 +1,13 @@
 // Freed ranges that stay mapped, to be handed out again by size.
 //
-// Covers: the newest range of a size (its memory is warm), the oldest of all (the one to give up first).
+// Covers: the newest range of a size (its memory is warm) or the best, the oldest of all (the one to give up first).
 // Leaves: unmapping what is given up (engine). With room to spare every allocation of a training step is served
 // from here, and nothing is ever remapped.
 // Thread-safety: none of its own; the engine's lock guards it.
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <unordered_map>
 
 #include "range.h"
@@ -17,6 +18,8 @@ class RangeCache {
  public:
   void put(Range* range);
   Range* take(std::uint32_t chunks);  // nullptr if no range of this size is here
+  // Of the newest ranges of a size the one of most value; nullptr if none has any.
+  Range* take_best(std::uint32_t chunks, const std::function<std::uint32_t(const Range&)>& value);
   // The range freed first among those no operation counts as pinned; nullptr if there is none.
   Range* take_oldest();
   // Any range, pinned or not, to empty the cache for good.

@@ -4,6 +4,10 @@
 
 namespace vt {
 
+namespace {
+constexpr std::size_t kMost = std::size_t{1} << 18;  // a longer iteration is not timed
+}  // namespace
+
 void Stopwatch::start() {
   if (!noted_.empty()) (void)read();  // nobody asked
   running_ = true;
@@ -14,7 +18,7 @@ void Stopwatch::start() {
 void Stopwatch::note(What what, Lane stream) {
   if (!running_ || failed_) return;
   // Without a stream a graph is captured; its work is not done now.
-  failed_ = stream == Lane::none || !driver_.stamp(stream).ok();
+  failed_ = stream == Lane::none || noted_.size() >= kMost || !driver_.stamp(stream).ok();
   if (failed_) return;
   noted_.push_back(what);
   if (what == What::row) last_ = stream;

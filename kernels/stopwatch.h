@@ -18,7 +18,6 @@ class Stopwatch {
   explicit Stopwatch(Driver& driver) : driver_(driver) {}
 
   void start();
-  bool running() const noexcept { return running_; }
   // A row begins with what `stream` is asked for next.
   void row(Lane stream) { note(What::row, stream); }
   // Around asking `stream` to wait for a copy.
@@ -26,8 +25,8 @@ class Stopwatch {
   void wait_ends(Lane stream) { note(What::work, stream); }
   // The last row ends with what was asked so far.
   void stop();
-  // Nanoseconds from the first row to each, and to the end. Empty if the device did not tell. Pre: stopped, and all that was asked
-  // before is done.
+  // Nanoseconds from the first row to each, and to the end. Empty if the device did not tell. What one stream waited is taken out for
+  // all: rows that another computed meanwhile look shorter. Pre: stopped, and all that was asked before is done.
   std::vector<std::uint64_t> read();
 
  private:

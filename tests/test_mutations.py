@@ -24,7 +24,7 @@ class Mutation:
     after: str = ""
 
 
-ORDER, ENGINE = "engine_order.cpp", "engine.cpp"
+ORDER, FORMER, ENGINE = "engine_order.cpp", "engine_former.cpp", "engine.cpp"
 MUTATIONS = {
     "a stream does not wait for its arguments": Mutation(
         ORDER, "  order_.after(later, earlier);\n", "  (void)later, (void)earlier;\n"
@@ -37,10 +37,13 @@ MUTATIONS = {
     ),
     "a copy in does not wait for the chunk": Mutation(ORDER, "  order_.after(Lane::in, chunk_after_[chunk]);\n"),
     "a new tensor does not wait for its chunks": Mutation(
-        ENGINE, "    if (ordered_) order_.after(range.home, chunk_after_[chunk]);\n"
+        FORMER, "    order_.after(range.home, chunk_after_[chunks[i]]);\n"
     ),
     "a chunk is used again before it was copied": Mutation(
         ORDER, "chunk_after_[part.chunk] = std::move(after);", "chunk_after_[part.chunk].clear();"
+    ),
+    "computing waits for a copy while other chunks are free": Mutation(
+        ORDER, "  take_away(range, index, !clean);\n", "  take_away(range, index);\n"
     ),
     "a freed chunk is used again too early": Mutation(ENGINE, "        chunk_after_[part.chunk] = uses_of(range);\n"),
     "freed addresses are used again too early by another stream": Mutation(
@@ -51,7 +54,10 @@ MUTATIONS = {
         "  if (before.lane != stream || before.number > now.number) range.others.add(before);\n",
         "  (void)before;\n",
     ),
-    "an address is unmapped in flight": Mutation(ORDER, "    order_.wait(gone);\n"),
+    "an address is unmapped in flight": Mutation(FORMER, "    order_.wait(gone);\n"),
+    "freed addresses lead elsewhere in flight": Mutation(
+        FORMER, "!as_it_is && !order_.passed(touched_by(range))", "!as_it_is && false"
+    ),
     "freed addresses are unmapped in flight": Mutation(
         ENGINE, " || (ordered_ && !order_.passed(touched_by(range)))", ""
     ),

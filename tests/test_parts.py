@@ -7,7 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from vtensor import native
 
@@ -16,7 +16,7 @@ parts = native.load().parts
 
 
 class ChunkPoolMachine(RuleBasedStateMachine):
-    """The pool against a set: chunks held are distinct, never more than the budget, and come back."""
+    """The pool against two lists: which chunk is taken, never more than the budget, and all come back."""
 
     @initialize(capacity=st.integers(1, 12))
     def start(self, capacity: int) -> None:
@@ -24,41 +24,80 @@ class ChunkPoolMachine(RuleBasedStateMachine):
         self.pool = parts.ChunkPool(self.driver, capacity)
         self.capacity = capacity
         self.held: set[int] = set()
+        self.free: list[int] = []
+        self.leaving: list[int] = []
         self.peak = 0
 
-    @rule()
-    def acquire(self) -> None:
-        chunk = self.pool.acquire()
-        if len(self.held) == self.capacity:
-            assert chunk is None
-        else:
-            assert chunk is not None and chunk not in self.held
-            self.held.add(chunk)
-            self.peak = max(self.peak, len(self.held))
+    def hold(self, chunk: int) -> None:
+        self.held.add(chunk)
+        self.peak = max(self.peak, len(self.held))
 
-    @rule(data=st.data())
-    def release(self, data: Any) -> None:
+    def existing(self) -> int:
+        return len(self.held) + len(self.free) + len(self.leaving)
+
+    @rule(oldest=st.booleans())
+    def acquire(self, oldest: bool) -> None:
+        chunk = self.pool.acquire(oldest)
+        if self.free:
+            assert chunk == self.free.pop(0 if oldest else -1)
+        elif self.existing() < self.capacity:
+            assert chunk is not None and chunk not in self.held and chunk not in self.leaving
+        else:
+            assert chunk is None
+            return
+        self.hold(chunk)
+
+    @rule()
+    def acquire_leaving(self) -> None:
+        chunk = self.pool.acquire_leaving()
+        assert chunk == (self.leaving.pop(0) if self.leaving else None)
+        if chunk is not None:
+            self.hold(chunk)
+
+    @rule(chunk=st.integers(0, 12), wanted=st.booleans())
+    def take(self, chunk: int, wanted: bool) -> None:
+        lists = (self.free, self.leaving) if wanted else (self.free,)
+        found = [chunks for chunks in lists if chunk in chunks]
+        assert self.pool.take(chunk, wanted) == bool(found)
+        for chunks in found:
+            chunks.remove(chunk)
+            self.hold(chunk)
+
+    @rule(data=st.data(), leaving=st.booleans())
+    def release(self, data: Any, leaving: bool) -> None:
         assume(self.held)
         chunk = data.draw(st.sampled_from(sorted(self.held)))
-        self.pool.release(chunk)
+        (self.pool.release_leaving if leaving else self.pool.release)(chunk)
+        (self.leaving if leaving else self.free).append(chunk)
         self.held.remove(chunk)
 
+    @rule(data=st.data())
+    def settle(self, data: Any) -> None:
+        left = data.draw(st.sets(st.sampled_from(self.leaving))) if self.leaving else set()
+        self.pool.settle(left)
+        while self.leaving and self.leaving[0] in left:
+            self.free.append(self.leaving.pop(0))
+
+    @precondition(lambda self: not self.leaving)
     @rule(capacity=st.integers(1, 12))
     def resize(self, capacity: int) -> None:
         assert self.pool.resize(capacity) == (capacity >= len(self.held))
         if capacity >= len(self.held):
             self.capacity = capacity
+            del self.free[max(capacity - len(self.held), 0) :]
 
+    @precondition(lambda self: not self.leaving)
     @rule()
     def trim(self) -> None:
         self.pool.trim()
-        assert self.pool.free == 0
+        self.free.clear()
 
     @invariant()
     def agrees(self) -> None:
         assert self.pool.validate() == ""
         assert (self.pool.held, self.pool.peak, self.pool.capacity) == (len(self.held), self.peak, self.capacity)
-        assert self.driver.live()["chunks"] == self.pool.held + self.pool.free <= self.capacity
+        assert self.driver.live()["chunks"] == self.existing() <= self.capacity
+        assert self.pool.free == len(self.free) + len(self.leaving)
 
 
 class AddressSpaceMachine(RuleBasedStateMachine):

@@ -107,8 +107,9 @@ class Program {
     }
   }
 
-  void free(std::size_t index) {
-    engine_->free(tensors_[index].data, draw(2) == 0);
+  void free(std::size_t index) { drop(index, draw(2) == 0); }
+  void drop(std::size_t index, bool keep = false) {
+    engine_->free(tensors_[index].data, keep);
     tensors_.erase(tensors_.begin() + static_cast<std::ptrdiff_t>(index));
   }
 
@@ -229,6 +230,27 @@ TEST(no_thread_stands_in_the_steady_state) {
   CHECK(program.wrong() == 0);
 }
 
+TEST(computing_does_not_wait_for_what_leaves_while_other_chunks_are_free) {
+  Program program(29, 6, 1);
+  const Lane stream = program.any_stream();
+  for (int i = 0; i < 3; ++i) program.fresh(2, stream);
+  const auto waits_for_a_copy_out = [&] {  // the first lane
+    return program.work().pending([](const auto& item) {
+      return std::any_of(item.after.begin(), item.after.end(), [](const auto& point) { return point.first == 0; });
+    });
+  };
+  program.drop(1);
+  const Tensor& leaves = program.tensor(0);
+  const PlannedMove move{leaves.range, leaves.serial, 0, 2};
+  program.engine().move_by_plan({&move, 1}, {});
+  for (int i = 0; i < 2; ++i) program.fresh(1, stream);  // of another size: its addresses lead nowhere yet
+  CHECK(!waits_for_a_copy_out());
+  program.fresh(1, stream);
+  CHECK(waits_for_a_copy_out());  // there was no other
+  program.finish();
+  CHECK(program.wrong() == 0);
+}
+
 TEST(more_than_the_budget_at_once_is_overdrawn_and_made_good) {
   Program program(3, 4, 1);
   const Lane stream = program.any_stream();
@@ -282,6 +304,17 @@ TEST(every_row_of_a_timed_iteration_has_its_time) {
   program.engine().row_begins(program.any_stream());
   CHECK(program.engine().row_times().size() == 2);
   program.finish();
+}
+
+TEST(a_tensor_may_be_freed_in_flight_when_managing_has_stopped) {
+  Program program(31, 6, 1);
+  const Lane stream = program.any_stream();
+  for (int i = 0; i < 2; ++i) program.fresh(2, stream);
+  program.engine().detach();
+  program.run(stream, {0, 1}, {true, true});
+  program.drop(0);
+  program.finish();
+  CHECK(program.wrong() == 0);
 }
 
 TEST(what_is_absent_comes_back_when_managing_stops) {
@@ -408,23 +441,33 @@ TEST(what_cannot_work_is_refused_in_words) {
 // Whichever call of CUDA fails: an allocation is served or refused whole, the engine stays right, and nothing is lost.
 TEST(every_call_fails_once) {
   std::size_t refused = 0;
-  for (std::uint64_t nth = 1; nth < 60; ++nth) {
+  for (std::uint64_t nth = 1; nth < 160; ++nth) {
     standin().begin(static_cast<std::uint32_t>(nth));
     standin().limit = 64 * kChunk;
     EngineConfig config;
-    config.budget_chunks = 4;
+    config.budget_chunks = 6;
     Engine engine(std::make_unique<CudaDriver>(kChunk, 0, VT_STANDIN), make_ram_store(kChunk, 64 * kChunk), config);
     const Lane stream = engine.stream(Device().stream());
     std::vector<void*> held;
     standin().fail_at = standin().calls + nth;
-    for (int i = 0; i < 5; ++i) {
+    for (Bytes chunks : {1, 3, 2, 3, 1, 2, 3}) {
       try {
-        held.push_back(engine.allocate(kChunk, "test", stream));
+        held.push_back(engine.allocate(chunks * kChunk, "test", stream));
       } catch (const OutOfMemory&) {
         ++refused;
       }
       CHECK(engine.validate().empty());
-      if (standin().calls >= standin().fail_at) break;
+      if (held.empty()) continue;
+      Range& newest = *engine.find(held.back());
+      Range& oldest = *engine.find(held.front());
+      engine.ready_on(stream, newest);
+      const PlannedMove out{&newest, newest.serial, 0, newest.chunks}, in{&oldest, oldest.serial, 0, oldest.chunks};
+      engine.move_by_plan({&out, 1}, {&in, 1});
+      CHECK(engine.validate().empty());
+      if (chunks == 2) {
+        engine.free(held.back(), false);
+        held.pop_back();
+      }
     }
     standin().fail_at = 0;
     for (void* address : held) engine.free(address);

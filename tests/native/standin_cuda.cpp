@@ -181,24 +181,33 @@ CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAlloc
 CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc*, size_t) {
   CUresult result;
   if (!enters(&result)) return result;
-  const auto found = g_mappings.find(at);
-  if (found == g_mappings.end()) return CUDA_ERROR_INVALID_VALUE;
-  const Handle& handle = g_handles.at(found->second.handle);
-  if (handle.bytes != bytes || mmap(pointer(at), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, handle.file, 0) == MAP_FAILED) {
-    return CUDA_ERROR_INVALID_VALUE;
+  for (const CUdeviceptr end = at + bytes; at < end;) {  // several mappings, but each of them whole
+    const auto found = g_mappings.find(at);
+    if (found == g_mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+    const Handle& handle = g_handles.at(found->second.handle);
+    if (at + handle.bytes > end || mmap(pointer(at), handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, handle.file, 0) == MAP_FAILED) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    found->second.accessible = true;
+    at += handle.bytes;
   }
-  return found->second.accessible = true, CUDA_SUCCESS;
+  return CUDA_SUCCESS;
 }
 CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
   CUresult result;
   if (!enters(&result)) return result;
-  const auto found = g_mappings.find(at);
-  if (found == g_mappings.end() || g_handles.at(found->second.handle).bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
-  if (used(at)) g.work.complain("an address is unmapped while work that was asked for uses it");
-  mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  const std::uint64_t handle = found->second.handle;
-  g_mappings.erase(found);
-  return let_go(handle), CUDA_SUCCESS;
+  for (const CUdeviceptr end = at + bytes; at < end;) {
+    const auto found = g_mappings.find(at);
+    if (found == g_mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+    const std::uint64_t handle = found->second.handle;
+    const std::size_t piece = g_handles.at(handle).bytes;
+    if (used(at)) g.work.complain("an address is unmapped while work that was asked for uses it");
+    mmap(pointer(at), piece, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    g_mappings.erase(found);
+    let_go(handle);
+    at += piece;
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemHostRegister(void* at, size_t bytes, unsigned) {
