@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import growth, overhead, plans, steps, traces
+from . import growth, modelled, overhead, plans, steps, traces
 from .edge import link_here
 
 CASES = {
@@ -21,6 +21,7 @@ CASES = {
     "B5": ("reservation, mapping and early copies switched off", lambda: plans.ablation(link_here())),
     "B6": ("how the analysis grows with the trace", growth.run),
     "B9": ("cost of recording and of following a plan", overhead.recording),
+    "C3m": ("recorded iterations on a modelled GPU: lru, plan, what the plan foresaw", modelled.run),
     "M1": ("real memory with a spill file", steps.spill),
 }
 

@@ -128,4 +128,5 @@ PYBIND11_MODULE(_vtensor_native, m) {
 #endif
   auto parts = m.def_submodule("parts", "Single parts of the core, for property tests.");
   vt::bind_parts(parts);
+  vt::bind_replay(parts);
 }

@@ -6,6 +6,7 @@
 
 #include "driver_inject.h"
 #include "engine.h"
+#include "plan_runner.h"
 
 namespace vt {
 
@@ -31,11 +32,16 @@ pybind11::dict to_dict(const Amount& amount);
 pybind11::dict to_dict(const LiveHandles& handles);
 pybind11::dict to_dict(const Residency& residency);
 pybind11::dict to_dict(const Snapshot& shot);
+// An iteration as arrays; indices of tensors are the recorder's.
+pybind11::dict to_dict(const Recorder& recorder);
+// Pre: vtensor/planning.py made it of a plan that was checked. Throws InvalidUse if lengths do not fit.
+std::unique_ptr<Plan> plan_from(const pybind11::dict& given);
 
 inline const void* pointer(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
 
 void bind_parts(pybind11::module_& m);     // module_parts.cpp
 void bind_planning(pybind11::module_& m);  // module_planning.cpp
+void bind_replay(pybind11::module_& m);    // module_replay.cpp
 void bind_cuda(pybind11::module_& m);      // module_cuda.cpp, where torch was built with CUDA
 
 }  // namespace vt

@@ -33,9 +33,27 @@ std::vector<T> vector_of(const Ints& array) {
   return values;
 }
 
-// The iteration the last boundary ended; indices of tensors are the recorder's.
-py::dict recorded_iteration() {
-  const Recorder recorder = last_iteration();
+std::vector<Plan::Part> parts_of(const py::dict& given, const char* side) {
+  const std::string prefix(side);
+  const auto tensor = vector_of<std::uint32_t>(given[(prefix + "_tensor").c_str()].cast<Ints>());
+  const auto first = vector_of<std::uint32_t>(given[(prefix + "_first").c_str()].cast<Ints>());
+  const auto last = vector_of<std::uint32_t>(given[(prefix + "_last").c_str()].cast<Ints>());
+  std::vector<Plan::Part> parts(tensor.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = {tensor[i], first[i], last[i]};
+  return parts;
+}
+
+// [rows + 1] where the moves of each row begin, from their rows in ascending order.
+std::vector<std::uint32_t> starts(const std::vector<std::uint32_t>& at, std::size_t rows) {
+  std::vector<std::uint32_t> begins(rows + 1, 0);
+  for (const std::uint32_t row : at) ++begins[row + 1];
+  for (std::size_t r = 0; r < rows; ++r) begins[r + 1] += begins[r];
+  return begins;
+}
+
+}  // namespace
+
+py::dict to_dict(const Recorder& recorder) {
   py::dict d;
   const auto& rows = recorder.all_rows();
   std::unordered_map<OpId, std::size_t> number;
@@ -68,26 +86,7 @@ py::dict recorded_iteration() {
   return d;
 }
 
-std::vector<Plan::Part> parts_of(const py::dict& given, const char* side) {
-  const std::string prefix(side);
-  const auto tensor = vector_of<std::uint32_t>(given[(prefix + "_tensor").c_str()].cast<Ints>());
-  const auto first = vector_of<std::uint32_t>(given[(prefix + "_first").c_str()].cast<Ints>());
-  const auto last = vector_of<std::uint32_t>(given[(prefix + "_last").c_str()].cast<Ints>());
-  std::vector<Plan::Part> parts(tensor.size());
-  for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = {tensor[i], first[i], last[i]};
-  return parts;
-}
-
-// [rows + 1] where the moves of each row begin, from their rows in ascending order.
-std::vector<std::uint32_t> starts(const std::vector<std::uint32_t>& at, std::size_t rows) {
-  std::vector<std::uint32_t> begins(rows + 1, 0);
-  for (const std::uint32_t row : at) ++begins[row + 1];
-  for (std::size_t r = 0; r < rows; ++r) begins[r + 1] += begins[r];
-  return begins;
-}
-
-// Pre: vtensor/planning.py checked the plan; lengths are checked here once more.
-void install(const py::dict& given) {
+std::unique_ptr<Plan> plan_from(const py::dict& given) {
   auto plan = std::make_unique<Plan>();
   const auto names = given["names"].cast<std::vector<std::string>>();
   const auto op_name = vector_of<std::size_t>(given["op_name"].cast<Ints>());
@@ -123,10 +122,8 @@ void install(const py::dict& given) {
     throw InvalidUse("a plan's arrays do not fit together");
   }
   for (std::size_t t = 0; t < tensors; ++t) plan->settled = plan->settled && (plan->lasting[t] == 0 || plan->serial[t] != 0);
-  install_plan(std::move(plan));
+  return plan;
 }
-
-}  // namespace
 
 void bind_planning(py::module_& m) {
   m.def("boundary", [] {
@@ -135,8 +132,8 @@ void bind_planning(py::module_& m) {
     py::gil_scoped_release unlocked;
     return end_iteration(*engine) == Finding::repeated;
   });
-  m.def("recorded_iteration", &recorded_iteration);
-  m.def("install_plan", &install);
+  m.def("recorded_iteration", [] { return to_dict(last_iteration()); });
+  m.def("install_plan", [](const py::dict& plan) { install_plan(plan_from(plan)); });
   m.def("forget_plans", &forget_plans);
   m.def("observe", [] { observe(); });
   m.def("plan_counters", [] {

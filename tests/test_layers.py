@@ -22,6 +22,7 @@ KERNELS = [
         "driver_cuda_lanes",
         "cuda_slab",
         "driver_late",
+        "driver_model",
         "file_store",
         "residency",
     },
@@ -36,7 +37,7 @@ KERNELS = [
     {"thread_state"},
     {"managed", "torch_observer"},
     {"torch_bridge", "torch_cuda"},
-    {"module", "module_planning", "module_parts", "module_figures", "module_cuda"},
+    {"module", "module_planning", "module_parts", "module_replay", "module_figures", "module_cuda"},
 ]
 VTENSOR = [
     {"errors"},
@@ -74,6 +75,7 @@ IMPLEMENTATIONS = {
     "module_planning": "module",
     "module_cuda": "module",
     "module_parts": "module",
+    "module_replay": "module",
     "module_figures": "module",
     "file_store": "host_store",
     "driver_cuda_lanes": "driver_cuda",

@@ -29,6 +29,7 @@ __all__ = [
     "Planner",
     "change_budget",
     "check_plan",
+    "newest_plan",
     "prediction",
     "record",
     "save_trace",
@@ -58,7 +59,7 @@ class Planner:
         self._hook: Any = None
         self._work: threading.Thread | None = None
         self.wanted = False  # somebody wants a trace, whatever the policy
-        self.prediction: lgm.Prediction | None = None
+        self.plan: lgm.Plan | None = None  # the newest
         self.why_not = ""  # why there is no plan, for people
         self._before: dict[str, Any] = {}
         self._now: dict[str, Any] = {}
@@ -114,7 +115,7 @@ class Planner:
     def change_budget(self, config: Config) -> None:
         """Plans were made for another budget: new ones are made."""
         self.config = config
-        self.prediction, self.why_not = None, ""
+        self.plan, self.why_not = None, ""
         self.module.forget_plans()
 
     def _device(self) -> lgm.Device:
@@ -155,7 +156,7 @@ class Planner:
         if device.budget_chunks != self.config.budget_chunks:
             return  # it changed meanwhile
         install(self.module, plan, recording)
-        self.prediction, self.why_not = plan.prediction, ""
+        self.plan, self.why_not = plan, ""
         log.info(
             "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, "
             "step predicted %.3f s (computing %.3f s)",
@@ -241,7 +242,7 @@ def start_planner(config: Config, plan: lgm.Plan | None) -> None:
     _planner = Planner(module, config, plans=config.policy == "plan")
     if plan is not None:
         install(module, plan, _of_file(plan))
-        _planner.prediction = plan.prediction
+        _planner.plan = plan
         module.observe()
     _planner.attach()
 
@@ -291,13 +292,17 @@ def record() -> None:
     planner.module.observe()
 
 
+def newest_plan() -> lgm.Plan | None:
+    """The plan made or read last; None without one."""
+    return None if _planner is None else _planner.plan
+
+
 def prediction() -> tuple[float, int]:
     """Seconds of a step and bytes held that the newest plan promises; zeros without one."""
-    planner = _planner
-    p = None if planner is None else planner.prediction
-    if planner is None or p is None:
+    plan = newest_plan()
+    if plan is None:
         return 0.0, 0
-    return p.step_seconds, p.peak_chunks * planner.config.chunk
+    return plan.prediction.step_seconds, plan.prediction.peak_chunks * plan.trace.chunk_bytes
 
 
 def why_no_plan() -> str:
