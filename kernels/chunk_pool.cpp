@@ -13,6 +13,7 @@ ChunkPool::ChunkPool(Driver& driver, std::size_t capacity) : driver_(driver), ca
 }
 
 Status ChunkPool::acquire(ChunkId* chunk, Take which) {
+  if (held_ >= capacity_) return {Code::out_of_budget, "chunk pool", 0};
   if (!free_.empty()) {
     *chunk = pick(which == Take::newest ? free_.end() - 1 : free_.begin());
   } else if (held_ + leaving_.size() >= capacity_ + overdrawn_) {
@@ -27,7 +28,7 @@ Status ChunkPool::acquire(ChunkId* chunk, Take which) {
 }
 
 bool ChunkPool::acquire_leaving(ChunkId* chunk) {
-  if (leaving_.empty()) return false;
+  if (leaving_.empty() || held_ >= capacity_) return false;
   *chunk = leaving_.front();
   leaving_.erase(leaving_.begin());
   ++held_;
@@ -36,6 +37,7 @@ bool ChunkPool::acquire_leaving(ChunkId* chunk) {
 }
 
 bool ChunkPool::take(ChunkId chunk, bool wanted) {
+  if (held_ >= capacity_) return false;
   if (is_free(chunk)) {
     pick(std::find(free_.begin(), free_.end(), chunk));
   } else if (!wanted || std::erase(leaving_, chunk) == 0) {
@@ -47,14 +49,21 @@ bool ChunkPool::take(ChunkId chunk, bool wanted) {
 }
 
 Status ChunkPool::overdraw(ChunkId* chunk) {
-  Status status = driver_.set_capacity(capacity_ + overdrawn_ + 1);
-  if (!status.ok()) return status;
-  status = driver_.create(chunk);
-  if (!status.ok()) {
-    if (!driver_.set_capacity(capacity_ + overdrawn_).ok()) fatal("a chunk that was not made counts");
-    return status;
+  if (!free_.empty()) {  // from an earlier one
+    *chunk = pick(free_.end() - 1);
+  } else if (!leaving_.empty()) {
+    *chunk = leaving_.front();
+    leaving_.erase(leaving_.begin());
+  } else {
+    Status status = driver_.set_capacity(capacity_ + overdrawn_ + 1);
+    if (!status.ok()) return status;
+    status = driver_.create(chunk);
+    if (!status.ok()) {
+      if (!driver_.set_capacity(capacity_ + overdrawn_).ok()) fatal("a chunk that was not made counts");
+      return status;
+    }
+    peak_overdrawn_ = std::max(peak_overdrawn_, ++overdrawn_);
   }
-  peak_overdrawn_ = std::max(peak_overdrawn_, ++overdrawn_);
   ++held_;
   changed();
   return kOk;
@@ -101,16 +110,18 @@ void ChunkPool::settle(const std::function<bool(ChunkId)>& left) {
 }
 
 Status ChunkPool::resize(std::size_t capacity) {
-  if (held_ > capacity) return {Code::out_of_budget, "resize", 0};
-  if (overdrawn_ > 0) return {Code::illegal, "resize", 0};
-  while (held_ + free() > capacity) {
+  const bool shrinks = capacity < capacity_;
+  if (shrinks && held_ > capacity) return {Code::out_of_budget, "resize", 0};
+  while (shrinks && held_ + free() > capacity) {
     const Status status = driver_.destroy(free_.back());
     if (!status.ok()) return status;
     pick(free_.end() - 1);
   }
-  const Status status = driver_.set_capacity(capacity);
+  const std::size_t overdrawn = std::max(held_ + free(), capacity) - capacity;
+  const Status status = driver_.set_capacity(capacity + overdrawn);
   if (!status.ok()) return status;
   capacity_ = capacity;
+  overdrawn_ = overdrawn;
   free_.reserve(capacity);
   leaving_.reserve(capacity);
   is_free_.resize(std::max(is_free_.size(), capacity));

@@ -29,7 +29,7 @@ class ChunkPool {
   bool acquire_leaving(ChunkId* chunk);
   // Takes this chunk if it is free; if its content is leaving only where that is `wanted`.
   bool take(ChunkId chunk, bool wanted);
-  // Creates a chunk beyond the capacity, for an operation that cannot do without. repay() makes it good.
+  // One more than the capacity, for an operation that cannot do without. repay() makes it good.
   Status overdraw(ChunkId* chunk);
   // Destroys a free chunk that is beyond the capacity. Pre: overdrawn, and nothing may touch or map the chunk any more.
   Status repay(ChunkId chunk);
@@ -41,7 +41,7 @@ class ChunkPool {
   // Those that `left`, the oldest first, are as free as any.
   void settle(const std::function<bool(ChunkId)>& left);
   // Changes the budget. When it shrinks, free chunks are destroyed; out_of_budget while more than `capacity`
-  // are held, and nothing changed then. Pre: nothing is leaving.
+  // are held, and nothing changed then. Pre: nothing is leaving if it shrinks.
   Status resize(std::size_t capacity);
   // Destroys every free chunk. Pre: nothing is leaving.
   void trim();

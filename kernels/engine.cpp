@@ -65,7 +65,10 @@ void* Engine::allocate(Bytes bytes, const char* operation, Lane stream, bool pin
   }
   const auto chunks = static_cast<std::uint32_t>((bytes + chunk_bytes_ - 1) >> shift_);
   ++counters_.allocations;
-  if (ordered_) reap();
+  if (ordered_) {
+    reap();
+    restore_budget();
+  }
   Range* range = cache_.take(chunks);
   if (range != nullptr) {
     ++counters_.reused;

@@ -295,6 +295,7 @@ class Engine {
   void give_back(ChunkId chunk);
   Status overdraw(ChunkId* chunk);
   void repay();
+  void restore_budget();
   Status leave_in_order(Range& range, std::uint32_t index);
   Status arrive_in_order(Range& range, std::uint32_t index, ChunkId chunk);
   void fence_slot(const Range& range, const VTensor& part);

@@ -138,7 +138,6 @@ Status Engine::overdraw(ChunkId* chunk) {
   const Status status = pool_.overdraw(chunk);
   if (!status.ok()) return {Code::nothing_leaves, status.call, status.error};
   meet(*chunk);
-  chunk_after_[*chunk].clear();
   ++counters_.oversize;
   return kOk;
 }
@@ -151,6 +150,13 @@ void Engine::repay() {
     if (!order_.passed(chunk_after_[chunk])) continue;
     for (const auto& range : records_) forget_former(*range, [chunk](const VTensor& part) { return part.mapped == chunk; });
     if (!pool_.repay(chunk).ok()) ++counters_.failures;
+  }
+}
+
+// What an operation held beyond the budget leaves after it, for repay() to give back: the budget does not wait for tensors to be freed.
+void Engine::restore_budget() {
+  while (!detached_ && pool_.overdrawn() > pool_.free()) {
+    if (!give_up_cached() && !evict_some(pool_.overdrawn() - pool_.free()).ok()) return;
   }
 }
 

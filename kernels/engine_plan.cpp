@@ -26,6 +26,7 @@ void Engine::move_by_plan(std::span<const PlannedMove> out, std::span<const Plan
   Lock lock(mutex_);
   if (detached_) return;
   reap();
+  if (ordered_) restore_budget();
   for (const PlannedMove& move : out) leave_by_plan(move);
   for (const PlannedMove& move : in) {
     for (std::uint32_t i = move.first; i < std::min(move.last, move.range->chunks); ++i) {

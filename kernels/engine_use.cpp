@@ -65,6 +65,7 @@ void Engine::unpin_parts(const Use& use) noexcept {
 // Makes every vTensor of `uses` resident, or borrowed. Pre: they are pinned, so what arrived stays.
 void Engine::fetch(Lock& lock, std::span<const Use> uses, Fetch fetch) {
   reap();
+  if (ordered_) restore_budget();
   for (;;) {
     std::size_t want = 0;
     for (const Use& use : uses) {

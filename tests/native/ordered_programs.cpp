@@ -258,9 +258,16 @@ TEST(more_than_the_budget_at_once_is_overdrawn_and_made_good) {
   program.run(stream, {0, 1, 2}, {true, false, true});
   CHECK(program.engine().snapshot().counters.oversize > 0);
   CHECK(program.engine().snapshot().overdrawn_chunks == 5);
-  program.engine().evict_all();
-  for (int i = 0; i < 50; ++i) program.run(stream, {0}, {false});
+  for (int i = 0; i < 50; ++i) program.drop(program.fresh(1, stream));  // they leave, though nobody frees them
   CHECK(program.engine().snapshot().overdrawn_chunks == 0);
+  CHECK(program.engine().snapshot().held_chunks <= 4);
+  program.run(stream, {0, 1, 2}, {true, false, true});
+  program.engine().resize(6);  // what is beyond the budget becomes part of it
+  CHECK(program.engine().snapshot().overdrawn_chunks == 3);
+  program.engine().resize(12);
+  CHECK(program.engine().snapshot().overdrawn_chunks == 0);
+  program.engine().resize(4);
+  program.run(stream, {2}, {true});
   CHECK(program.engine().snapshot().held_chunks <= 4);
   program.finish();
   CHECK(program.wrong() == 0);
