@@ -103,6 +103,14 @@ class Allocator final : public cca::CUDAAllocator {
                 "with tensor.clone() inside vtensor.disable(), or raise min_size=.");
     return g_native->shareIpcHandle(address);
   }
+  // Between devices that cannot reach each other, only memory of cudaMalloc may be copied as if they could.
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes, cudaStream_t stream,
+                          bool peers) override {
+    if (to_device != from_device && !peers && (owner_of(to) != nullptr || owner_of(from) != nullptr)) {
+      return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+    }
+    return g_native->memcpyAsync(to, to_device, from, from_device, bytes, stream, peers);
+  }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { g_native->copy_data(to, from, bytes); }
   std::string name() override { return g_native->name(); }
 
@@ -167,10 +175,6 @@ class Allocator final : public cca::CUDAAllocator {
     g_native->attachAllocatorTraceTracker(std::move(tracker));
   }
   void enablePeerAccess(DeviceIndex device, DeviceIndex other) override { g_native->enablePeerAccess(device, other); }
-  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes, cudaStream_t stream,
-                          bool peers) override {
-    return g_native->memcpyAsync(to, to_device, from, from_device, bytes, stream, peers);
-  }
   std::shared_ptr<cca::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override {
     return g_native->getCheckpointState(device, pool);
   }

@@ -33,6 +33,8 @@ struct Traits {
   // It is made of other operators wholly: it holds no memory between them, so it pins nothing for its length.
   // (One whole LSTM would otherwise keep all its steps in memory.)
   bool transparent = false;
+  // It goes on using its arguments on a stream of its own after it returned (NCCL): they stay where they are.
+  bool keeps_arguments = false;
   std::uint64_t written = 0;    // bit i: argument i is written, by the schema's word
   std::uint64_t may_write = 0;  // the same, and all of an operator whose schema may not say it
   OpId id = 0;
@@ -59,6 +61,7 @@ Traits examine(const at::RecordFunction& function) {
   bool view = !composite && traits.written == 0 && !schema.returns().empty();
   for (const auto& returned : schema.returns()) view = view && returned.alias_info() != nullptr;
   traits.skip_arguments = traits.transparent || view;
+  traits.keeps_arguments = schema.name().starts_with("c10d::");
   // Where a write cannot be noticed by itself, only operators whose schemas are known to tell all are taken at their word.
   const bool tells_all = schema.name().starts_with("aten::") && schema.name().find("batch_norm") == std::string::npos &&
                          schema.name().find("rnn") == std::string::npos;
@@ -180,11 +183,13 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
     thread.uses.insert(thread.uses.end(), thread.missing.begin(), thread.missing.end());
     thread.missing.clear();
   }
-  if (engine->ordered() && stream == Ticket::Lane::none) {  // a graph is captured: it will use these addresses for good
+  if (engine->ordered() && (stream == Ticket::Lane::none || traits.keeps_arguments)) {
+    // A graph is captured, which will use these addresses for good, or somebody else uses them now.
     for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
       engine->export_address(reinterpret_cast<const void*>(thread.uses[i].range->base));
     }
-  } else if (stream != Ticket::Lane::none) {
+  }
+  if (stream != Ticket::Lane::none) {
     for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
       engine->ready_on(stream, *thread.uses[i].range);
     }
