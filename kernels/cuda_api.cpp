@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <vector>
 
 namespace vt {
 
@@ -48,15 +49,15 @@ std::string CudaApi::describe(CUresult result) const {
   return "CUDA error " + std::to_string(static_cast<int>(result));
 }
 
-CUresult CudaApi::map(CUdeviceptr at, Bytes each, std::span<const CUmemGenericAllocationHandle> handles, int ordinal) const {
+CUresult CudaApi::map(CUdeviceptr at, Bytes each, std::span<const CUmemGenericAllocationHandle> handles,
+                      std::span<const CUmemLocation> users) const {
   CUresult result = CUDA_SUCCESS;
   std::size_t mapped = 0;
   while (mapped < handles.size() && (result = cuMemMap_(at + mapped * each, each, 0, handles[mapped], 0)) == CUDA_SUCCESS) ++mapped;
   if (result == CUDA_SUCCESS) {
-    CUmemAccessDesc access = {};
-    access.location = memory_of(ordinal).location;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    result = cuMemSetAccess_(at, mapped * each, &access, 1);
+    std::vector<CUmemAccessDesc> access;
+    for (const CUmemLocation& user : users) access.push_back({user, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    result = cuMemSetAccess_(at, mapped * each, access.data(), access.size());
   }
   if (result == CUDA_SUCCESS) return result;
   while (mapped-- > 0) {
@@ -65,12 +66,17 @@ CUresult CudaApi::map(CUdeviceptr at, Bytes each, std::span<const CUmemGenericAl
   return result;
 }
 
-CUmemAllocationProp memory_of(int ordinal) {
+namespace {
+CUmemAllocationProp memory_at(CUmemLocationType type, int id) {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  properties.location.id = ordinal;
+  properties.location.type = type;
+  properties.location.id = id;
   return properties;
 }
+}  // namespace
+
+CUmemAllocationProp memory_of(int ordinal) { return memory_at(CU_MEM_LOCATION_TYPE_DEVICE, ordinal); }
+CUmemAllocationProp memory_of_host(int node) { return memory_at(CU_MEM_LOCATION_TYPE_HOST_NUMA, node); }
 
 }  // namespace vt

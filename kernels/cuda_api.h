@@ -23,6 +23,7 @@ namespace vt {
   F(cuDeviceGetName)               \
   F(cuDeviceGetAttribute)          \
   F(cuDeviceTotalMem)              \
+  F(cuDeviceCanAccessPeer)         \
   F(cuDevicePrimaryCtxRetain)      \
   F(cuDevicePrimaryCtxRelease)     \
   F(cuCtxGetCurrent)               \
@@ -64,12 +65,13 @@ struct CudaApi {
 
   // "CUDA_ERROR_OUT_OF_MEMORY"
   std::string describe(CUresult result) const;
-  // Maps pieces of a device's memory, each of so many bytes, one after another, for the device to read and write. Nothing is mapped
-  // when it fails.
-  CUresult map(CUdeviceptr at, Bytes each, std::span<const CUmemGenericAllocationHandle> handles, int ordinal) const;
+  // Maps pieces of memory, each of so many bytes, one after another, for these to read and write. Nothing is mapped when it fails.
+  CUresult map(CUdeviceptr at, Bytes each, std::span<const CUmemGenericAllocationHandle> handles,
+               std::span<const CUmemLocation> users) const;
 };
 
-// Memory of a device, as cuMemCreate wants it described.
+// Memory of a device, and of a node of the host, as cuMemCreate wants it described.
 CUmemAllocationProp memory_of(int ordinal);
+CUmemAllocationProp memory_of_host(int node);
 
 }  // namespace vt

@@ -32,7 +32,7 @@ bool add_chunk(const CudaApi& api, CUdeviceptr at, Bytes chunk_bytes, int ordina
   const CUmemAllocationProp properties = memory_of(ordinal);
   CUmemGenericAllocationHandle handle = 0;
   if (api.cuMemCreate_(&handle, chunk_bytes, &properties, 0) != CUDA_SUCCESS) return false;
-  const bool well = api.map(at, chunk_bytes, {&handle, 1}, ordinal) == CUDA_SUCCESS;
+  const bool well = api.map(at, chunk_bytes, {&handle, 1}, {&properties.location, 1}) == CUDA_SUCCESS;
   (void)api.cuMemRelease_(handle);  // the mapping keeps it
   return well;
 }

@@ -53,6 +53,7 @@ struct LiveHandles {
   std::size_t mappings = 0;       // chunks mapped
   std::size_t host_mappings = 0;  // host places mapped at device addresses
   std::size_t copies = 0;         // tickets not retired
+  std::size_t places = 0;         // made by make_place
 };
 
 // While one exists in a thread, its waits call no other threads for help. For handlers: in that of a signal no thread should
@@ -99,7 +100,8 @@ class Driver {
   virtual Status protect(Address at, Access access) = 0;
   // Post: nothing is mapped at `at`, no thread can read or write there, the chunk keeps its content.
   virtual Status unmap(Address at) = 0;
-  // Maps a host place at a device address (borrowing), for reading and writing in place. Pre as for map.
+  // Maps a host place at a device address (borrowing), for reading and writing in place. Pre as for map. On ordered devices:
+  // failed for places that make_place did not make.
   virtual Status map_host(Address at, const HostPlace& place) = 0;
   // Post: nothing is mapped at `at`; the place holds what was written through the mapping.
   virtual Status unmap_host(Address at) = 0;
@@ -131,6 +133,12 @@ class Driver {
   virtual Status map_run(Address /*at*/, std::span<const ChunkId> /*chunks*/) { return {Code::illegal, "map_run", 0}; }
   // Unmaps so many at consecutive addresses, as unmap does, all or none.
   virtual Status unmap_run(Address /*at*/, std::size_t /*chunks*/) { return {Code::illegal, "unmap_run", 0}; }
+
+  // --- memory of the host that the device uses in place (ordered devices only) -----------------------------
+  // Memory for one chunk that map_host takes, and that the processor reads and writes too. failed where there is none to be had.
+  virtual Status make_place(HostPlace* /*place*/) { return {Code::failed, "make_place", 0}; }
+  // Pre: not mapped at device addresses, no copy under way.
+  virtual Status drop_place(const HostPlace& /*place*/) { return {Code::illegal, "drop_place", 0}; }
 
   // --- order (ordered devices only; poll and wait serve their tickets too) -----------------------------------
   virtual bool ordered() const noexcept { return false; }

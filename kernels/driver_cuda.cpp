@@ -1,5 +1,6 @@
 #include "driver_cuda.h"
 
+#include <algorithm>
 #include <bit>
 #include <iterator>
 
@@ -36,6 +37,9 @@ CudaDevice probe_cuda(int ordinal, const char* library) {
   found.name = name;
   found.virtual_memory = attribute(api, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0;
   found.integrated = attribute(api, CU_DEVICE_ATTRIBUTE_INTEGRATED, device) != 0;
+  if (attribute(api, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0) {
+    found.host_node = std::max(attribute(api, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device), 0);  // -1: there is only one
+  }
   (void)api.cuDriverGetVersion_(&found.driver_version);
   if (found.virtual_memory &&
       api.cuMemGetAllocationGranularity_(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS) {
@@ -57,8 +61,8 @@ CudaDriver::Current::~Current() {
   if (pushed_) (void)api_.cuCtxPopCurrent_(&popped);
 }
 
-CudaDriver::CudaDriver(Bytes chunk_bytes, int ordinal, const char* library)
-    : chunk_bytes_(chunk_bytes), ordinal_(ordinal), api_(CudaApi::load(library)) {
+CudaDriver::CudaDriver(Bytes chunk_bytes, int ordinal, const char* library, bool places)
+    : chunk_bytes_(chunk_bytes), ordinal_(ordinal), api_(CudaApi::load(library)), here_(memory_of(ordinal)) {
   const CudaDevice device = probe_cuda(ordinal, library);
   if (!device.virtual_memory || device.granularity == 0) {
     throw InvalidUse(device.name + " has no virtual memory management (needs compute capability 6.0, and no vGPU without it)");
@@ -72,6 +76,26 @@ CudaDriver::CudaDriver(Bytes chunk_bytes, int ordinal, const char* library)
     throw InvalidUse("CUDA device " + std::to_string(ordinal) + " gives no context; is another process using it exclusively?");
   }
   const Current current(*this);
+  users_.push_back(here_.location);
+  int devices = 0, reaches = 0;
+  (void)api_.cuDeviceGetCount_(&devices);
+  for (int other = 0; other < devices; ++other) {
+    CUdevice peer = 0;
+    if (other == ordinal || api_.cuDeviceGet_(&peer, other) != CUDA_SUCCESS) continue;
+    if (api_.cuDeviceCanAccessPeer_(&reaches, peer, device_) == CUDA_SUCCESS && reaches != 0) {
+      users_.push_back(memory_of(other).location);
+    }
+  }
+  if (Chunk trial; users_.size() > 1) {  // one that refuses would make every mapping fail
+    make(here_, users_, &trial).ok() ? unmake(trial) : users_.resize(1);
+  }
+  const CUmemAllocationProp host = memory_of_host(device.host_node);
+  std::size_t granularity = 0;
+  if (places && device.host_node >= 0 &&
+      api_.cuMemGetAllocationGranularity_(&granularity, &host, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS &&
+      granularity > 0 && chunk_bytes % granularity == 0) {
+    host_node_ = device.host_node;
+  }
   lines_.resize(2);
   for (Line& line : lines_) {
     if (const CUresult result = api_.cuStreamCreate_(&line.stream, CU_STREAM_NON_BLOCKING); result != CUDA_SUCCESS) {
@@ -125,6 +149,9 @@ Status CudaDriver::release(Address base) {
   for (const auto& [at, chunk] : mapped_) {
     if (at >= base && at < base + found->second) return illegal("release");
   }
+  for (const Address at : host_mapped_) {
+    if (at >= base && at < base + found->second) return illegal("release");
+  }
   const Status status = check("release", api_.cuMemAddressFree_(at_device(base), found->second));
   if (status.ok()) reservations_.erase(found);
   return status;
@@ -151,24 +178,26 @@ Address CudaDriver::take_back() {
   return home;
 }
 
-Status CudaDriver::open(Address at, CUmemGenericAllocationHandle handle) {
-  return check("cuMemMap", api_.map(at_device(at), chunk_bytes_, {&handle, 1}, ordinal_));
-}
-
-// A chunk of our own, with an address for its copies.
-Status CudaDriver::make_chunk(Chunk& chunk) {
-  const CUmemAllocationProp properties = memory_of(ordinal_);
+Status CudaDriver::make(const CUmemAllocationProp& what, std::span<const CUmemLocation> users, Chunk* made) {
   CUdeviceptr home = 0;
-  Status status = check("cuMemCreate", api_.cuMemCreate_(&chunk.handle, chunk_bytes_, &properties, 0));
+  Status status = check("cuMemCreate", api_.cuMemCreate_(&made->handle, chunk_bytes_, &what, 0));
   if (!status.ok()) return status;
   status = check("cuMemAddressReserve", api_.cuMemAddressReserve_(&home, chunk_bytes_, chunk_bytes_, 0, 0));
   if (status.ok()) {
-    status = open(static_cast<Address>(home), chunk.handle);
+    status = check("cuMemMap", api_.map(home, chunk_bytes_, {&made->handle, 1}, users));
     if (!status.ok()) (void)api_.cuMemAddressFree_(home, chunk_bytes_);
   }
-  if (!status.ok()) (void)api_.cuMemRelease_(chunk.handle);
-  chunk.home = static_cast<Address>(home);
+  if (!status.ok()) (void)api_.cuMemRelease_(made->handle);
+  made->home = static_cast<Address>(home);
   return status;
+}
+
+void CudaDriver::unmake(const Chunk& gone) {
+  if (!check("cuMemUnmap", api_.cuMemUnmap_(at_device(gone.home), chunk_bytes_)).ok() ||
+      !check("cuMemAddressFree", api_.cuMemAddressFree_(at_device(gone.home), chunk_bytes_)).ok()) {
+    fatal("memory that nothing uses cannot be unmapped");
+  }
+  (void)api_.cuMemRelease_(gone.handle);
 }
 
 Status CudaDriver::create(ChunkId* chunk) {
@@ -185,7 +214,7 @@ Status CudaDriver::create(ChunkId* chunk) {
                    api_.cuMemRetainAllocationHandle_(&made.handle, reinterpret_cast<void*>(made.home)));
     if (status.ok()) donated_.pop_back();
   } else {
-    status = make_chunk(made);
+    status = make(here_, {users_.data(), 1}, &made);
   }
   if (!status.ok()) return status;
   if (unused_.empty()) {
@@ -209,11 +238,10 @@ Status CudaDriver::destroy(ChunkId chunk) {
   Chunk& gone = chunks_[chunk];
   if (gone.donated) {
     donated_.push_back(gone.home);
-  } else if (api_.cuMemUnmap_(at_device(gone.home), chunk_bytes_) != CUDA_SUCCESS ||
-             api_.cuMemAddressFree_(at_device(gone.home), chunk_bytes_) != CUDA_SUCCESS) {
-    fatal("a chunk that nothing uses cannot be unmapped");
+    (void)api_.cuMemRelease_(gone.handle);
+  } else {
+    unmake(gone);
   }
-  (void)api_.cuMemRelease_(gone.handle);
   gone = {};
   unused_.push_back(chunk);
   --existing_;
@@ -222,6 +250,13 @@ Status CudaDriver::destroy(ChunkId chunk) {
 
 // --- mappings --------------------------------------------------------------------------------------------------------------
 
+bool CudaDriver::in_reservation(Address at, Bytes bytes) const {
+  const auto after = reservations_.upper_bound(at);
+  if (after == reservations_.begin() || at % chunk_bytes_ != 0) return false;
+  const auto& [base, length] = *std::prev(after);
+  return at + bytes <= base + length;
+}
+
 Status CudaDriver::map(Address at, ChunkId chunk, Access access) {
   return access == Access::none ? illegal("map") : map_run(at, {&chunk, 1});
 }
@@ -229,19 +264,16 @@ Status CudaDriver::map(Address at, ChunkId chunk, Access access) {
 Status CudaDriver::map_run(Address at, std::span<const ChunkId> chunks) {
   const Current current(*this);
   std::lock_guard lock(mutex_);
-  const auto after = reservations_.upper_bound(at);
-  if (after == reservations_.begin() || at % chunk_bytes_ != 0 ||
-      at + chunks.size() * chunk_bytes_ > std::prev(after)->first + std::prev(after)->second) {
-    return illegal("map");
-  }
+  if (!in_reservation(at, chunks.size() * chunk_bytes_)) return illegal("map");
   std::vector<CUmemGenericAllocationHandle> handles;
   for (const ChunkId chunk : chunks) {
-    if (chunk >= chunks_.size() || !chunks_[chunk].exists || mapped_.contains(at + handles.size() * chunk_bytes_)) {
+    const Address here = at + handles.size() * chunk_bytes_;
+    if (chunk >= chunks_.size() || !chunks_[chunk].exists || mapped_.contains(here) || host_mapped_.contains(here)) {
       return illegal("map");
     }
     handles.push_back(chunks_[chunk].handle);
   }
-  const Status status = check("cuMemMap", api_.map(at_device(at), chunk_bytes_, handles, ordinal_));
+  const Status status = check("cuMemMap", api_.map(at_device(at), chunk_bytes_, handles, users_));
   for (std::size_t i = 0; status.ok() && i < chunks.size(); ++i) mapped_[at + i * chunk_bytes_] = chunks[i];
   return status;
 }
@@ -271,14 +303,62 @@ Status CudaDriver::unmap_run(Address at, std::size_t chunks) {
   return kOk;
 }
 
-Status CudaDriver::map_host(Address, const HostPlace&) { return {Code::failed, "map_host", 0}; }
-Status CudaDriver::unmap_host(Address) { return illegal("unmap_host"); }
+// --- memory of the host ------------------------------------------------------------------------------------------------------
+
+// The processor too: CUDA may copy what it knows as the host's memory by itself.
+std::vector<CUmemLocation> CudaDriver::users_of_host() const {
+  std::vector<CUmemLocation> users = users_;
+  users.push_back(memory_of_host(host_node_).location);
+  return users;
+}
+
+Status CudaDriver::make_place(HostPlace* place) {
+  const Current current(*this);
+  std::lock_guard lock(mutex_);
+  if (host_node_ < 0) return {Code::failed, "make_place", 0};
+  Chunk made;
+  const Status status = make(memory_of_host(host_node_), users_of_host(), &made);
+  if (!status.ok()) return status;
+  places_[made.home] = made;
+  *place = {reinterpret_cast<void*>(made.home), -1, 0};
+  return kOk;
+}
+
+Status CudaDriver::drop_place(const HostPlace& place) {
+  const Current current(*this);
+  std::lock_guard lock(mutex_);
+  const auto found = places_.find(reinterpret_cast<Address>(place.memory));
+  if (found == places_.end()) return illegal("drop_place");
+  unmake(found->second);
+  places_.erase(found);
+  return kOk;
+}
+
+Status CudaDriver::map_host(Address at, const HostPlace& place) {
+  const Current current(*this);
+  std::lock_guard lock(mutex_);
+  const auto found = places_.find(reinterpret_cast<Address>(place.memory));
+  if (found == places_.end()) return {Code::failed, "map_host", 0};
+  if (!in_reservation(at, chunk_bytes_) || mapped_.contains(at) || host_mapped_.contains(at)) return illegal("map_host");
+  const Status status = check("cuMemMap", api_.map(at_device(at), chunk_bytes_, {&found->second.handle, 1}, users_of_host()));
+  if (status.ok()) host_mapped_.insert(at);
+  return status;
+}
+
+Status CudaDriver::unmap_host(Address at) {
+  const Current current(*this);
+  std::lock_guard lock(mutex_);
+  if (!host_mapped_.contains(at)) return illegal("unmap_host");
+  const Status status = check("cuMemUnmap", api_.cuMemUnmap_(at_device(at), chunk_bytes_));
+  if (status.ok()) host_mapped_.erase(at);
+  return status;
+}
 
 LiveHandles CudaDriver::live() const {
   std::lock_guard lock(mutex_);
   std::size_t copies = 0;
   for (std::size_t lane = 0; lane < 2; ++lane) copies += lines_[lane].pending.size();
-  return {reservations_.size(), existing_, mapped_.size(), 0, copies};
+  return {reservations_.size(), existing_, mapped_.size(), host_mapped_.size(), copies, places_.size()};
 }
 
 }  // namespace vt

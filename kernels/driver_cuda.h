@@ -8,7 +8,8 @@
 // beginning; an unmapping covers a whole mapping; nothing of this is ordered with streams, and unmapping does not wait. One
 // handle may be mapped at several addresses if events order what uses them.
 //
-// Host places must be memory. Nothing of the host is mapped at device addresses (map_host fails): the engine overdraws.
+// Host places must be memory. What make_place makes is an allocation handle too, in the memory of the GPU's nearest node, mapped for the
+// processor and the GPU; no other place can be mapped at device addresses.
 // Thread-safety: all calls from any thread; mutex_ guards the tables, and no call waits for the device under it.
 #pragma once
 
@@ -16,6 +17,7 @@
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "cuda_api.h"
@@ -31,6 +33,7 @@ struct CudaDevice {
   Bytes granularity = 0;  // smallest chunk
   bool virtual_memory = false;
   bool integrated = false;  // one memory for processor and GPU: moving data out frees nothing
+  int host_node = -1;       // whose memory the driver says it can use in place, mapped like its own; -1 for none
   int driver_version = 0;   // 13000 for 13.0
 };
 
@@ -40,7 +43,8 @@ CudaDevice probe_cuda(int ordinal, const char* library = nullptr);
 class CudaDriver final : public Driver {
  public:
   // Throws InvalidUse if the device cannot do it, with what would help.
-  CudaDriver(Bytes chunk_bytes, int ordinal, const char* library = nullptr);
+  // `places`: memory of the host may be used in place where the driver says that it can.
+  CudaDriver(Bytes chunk_bytes, int ordinal, const char* library = nullptr, bool places = true);
   ~CudaDriver() override;
 
   // Chunks from elsewhere (a CuPy pool), by the address where they are mapped whole. create() takes them first. Pre: they stay
@@ -60,6 +64,8 @@ class CudaDriver final : public Driver {
   Status unmap(Address at) override;
   Status map_run(Address at, std::span<const ChunkId> chunks) override;
   Status unmap_run(Address at, std::size_t chunks) override;
+  Status make_place(HostPlace* place) override;
+  Status drop_place(const HostPlace& place) override;
   Status map_host(Address at, const HostPlace& place) override;
   Status unmap_host(Address at) override;
   Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
@@ -114,8 +120,11 @@ class CudaDriver final : public Driver {
   };
 
   Status check(const char* call, CUresult result) const;
-  Status open(Address at, CUmemGenericAllocationHandle handle);  // map, and let the device read and write
-  Status make_chunk(Chunk& chunk);
+  bool in_reservation(Address at, Bytes bytes) const;
+  // Memory as described, mapped at an address of its own; and the end of it.
+  Status make(const CUmemAllocationProp& what, std::span<const CUmemLocation> users, Chunk* made);
+  void unmake(const Chunk& gone);
+  std::vector<CUmemLocation> users_of_host() const;
   Line& line(Ticket::Lane lane) { return lines_[static_cast<std::size_t>(lane)]; }
   Status keep_events(std::size_t count);  // so many are at hand
   Status event(CUevent* event);
@@ -127,6 +136,9 @@ class CudaDriver final : public Driver {
   const Bytes chunk_bytes_;
   const int ordinal_;
   const CudaApi& api_;
+  const CUmemAllocationProp here_;
+  std::vector<CUmemLocation> users_;  // of what is mapped: this device, and those that reach it (tensor.to() copies by their kernels)
+  int host_node_ = -1;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
 
@@ -137,6 +149,8 @@ class CudaDriver final : public Driver {
   std::vector<Address> donated_;   // homes of donated chunks not in use
   std::map<Address, Bytes> reservations_;
   std::unordered_map<Address, ChunkId> mapped_;
+  std::unordered_map<Address, Chunk> places_;  // by their own addresses
+  std::unordered_set<Address> host_mapped_;
   std::deque<Line> lines_;         // by lane; references stay valid
   std::unordered_map<void*, Ticket::Lane> adopted_;
   std::vector<CUevent> stamps_;

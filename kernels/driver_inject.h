@@ -36,6 +36,8 @@ class InjectDriver final : public Driver {
   Status protect(Address at, Access access) override;
   Status unmap(Address at) override;
   Status map_host(Address at, const HostPlace& place) override;
+  Status make_place(HostPlace* place) override { return inner_->make_place(place); }
+  Status drop_place(const HostPlace& place) override { return inner_->drop_place(place); }
   Status unmap_host(Address at) override;
   Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
   Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) override;

@@ -24,8 +24,8 @@ bool close_again(Address at, Bytes bytes) {
 
 }  // namespace
 
-LateDriver::LateDriver(Bytes chunk_bytes, std::size_t most_chunks, LateWork& work, Streams streams)
-    : chunk_bytes_(chunk_bytes), most_(most_chunks), work_(work), kind_(streams), tickets_(2) {
+LateDriver::LateDriver(Bytes chunk_bytes, std::size_t most_chunks, LateWork& work, Streams streams, bool places)
+    : chunk_bytes_(chunk_bytes), most_(most_chunks), work_(work), kind_(streams), offers_places_(places), tickets_(2) {
   file_ = memfd_create("late device", 0);
   if (file_ < 0 || ftruncate(file_, static_cast<off_t>(most_ * chunk_bytes_)) != 0) fatal("no memory for the late device");
   home_ = static_cast<char*>(mmap(nullptr, most_ * chunk_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0));
@@ -75,34 +75,76 @@ Status LateDriver::create(ChunkId* chunk) {
 Status LateDriver::destroy(ChunkId chunk) {
   const Lock lock(mutex_);
   if (!existing_.erase(chunk)) return {Code::illegal, "destroy", 0};
-  for (const auto& [at, mapped] : mapped_) {
-    if (mapped == chunk) work_.complain("a chunk is destroyed while it is mapped");
-  }
   if (work_.pending([&](const auto& item) { return item.chunk == chunk; })) {
     work_.complain("a chunk is destroyed while it is copied");
   }
-  std::memset(home_ + chunk * chunk_bytes_, 0xdd, chunk_bytes_);  // whoever still reads it shall notice
-  unused_.push_back(chunk);
+  forget(chunk);
   return kOk;
 }
 
-Status LateDriver::map(Address at, ChunkId chunk, Access) {
+void LateDriver::forget(ChunkId chunk) {
+  for (const auto& [at, mapped] : mapped_) {
+    if (mapped == chunk) work_.complain("memory is given back while it is mapped");
+  }
+  std::memset(home_of(chunk), 0xdd, chunk_bytes_);  // whoever still reads it shall notice
+  unused_.push_back(chunk);
+}
+
+// --- memory of the host: pieces of the same memory that are no chunks ------------------------------------------------------
+
+Status LateDriver::make_place(HostPlace* place) {
   const Lock lock(mutex_);
-  return map_one(at, chunk);
+  if (!offers_places_ || unused_.empty()) return {Code::failed, "make_place", 0};
+  *place = {home_of(*places_.insert(unused_.back()).first), -1, 0};
+  unused_.pop_back();
+  return kOk;
+}
+
+Status LateDriver::drop_place(const HostPlace& place) {
+  const Lock lock(mutex_);
+  const ChunkId piece = place_of(place.memory);
+  if (!places_.erase(piece)) return {Code::illegal, "drop_place", 0};
+  forget(piece);
+  return kOk;
+}
+
+Status LateDriver::map_host(Address at, const HostPlace& place) {
+  const Lock lock(mutex_);
+  const ChunkId piece = place_of(place.memory);
+  return piece == kNone ? Status{Code::failed, "map_host", 0} : map_one(at, piece);
+}
+
+Status LateDriver::unmap_host(Address at) {
+  const Lock lock(mutex_);
+  return leads_to(at, places_) ? unmap_one(at) : Status{Code::illegal, "unmap_host", 0};
+}
+
+ChunkId LateDriver::place_of(const void* memory) const {
+  const auto piece = static_cast<ChunkId>((static_cast<const char*>(memory) - home_) / static_cast<std::ptrdiff_t>(chunk_bytes_));
+  return places_.contains(piece) && home_of(piece) == memory ? piece : kNone;
+}
+
+bool LateDriver::leads_to(Address at, const std::set<ChunkId>& which) const {
+  const auto found = mapped_.find(at);
+  return found != mapped_.end() && which.contains(static_cast<ChunkId>(found->second));
+}
+
+Status LateDriver::map(Address at, ChunkId chunk, Access) {
+  return map_run(at, {&chunk, 1});
 }
 
 Status LateDriver::map_run(Address at, std::span<const ChunkId> chunks) {
   const Lock lock(mutex_);
   Status status;
   for (std::size_t i = 0; i < chunks.size() && status.ok(); ++i) {
-    status = map_one(at + i * chunk_bytes_, chunks[i]);
+    status = existing_.contains(chunks[i]) ? map_one(at + i * chunk_bytes_, chunks[i]) : Status{Code::illegal, "map", 0};
     while (!status.ok() && i-- > 0) (void)unmap_one(at + i * chunk_bytes_);
   }
   return status;
 }
 
 Status LateDriver::map_one(Address at, ChunkId chunk) {
-  if (mapped_.contains(at) || !existing_.contains(chunk)) return {Code::illegal, "map", 0};
+  if (mapped_.contains(at)) return {Code::illegal, "map", 0};
   if (mmap(pointer(at), chunk_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_,
            static_cast<off_t>(chunk * chunk_bytes_)) == MAP_FAILED) {
     return {Code::failed, "map", errno};
@@ -116,7 +158,7 @@ Status LateDriver::unmap(Address at) { return unmap_run(at, 1); }
 Status LateDriver::unmap_run(Address at, std::size_t chunks) {
   const Lock lock(mutex_);
   for (std::size_t i = 0; i < chunks; ++i) {
-    if (!mapped_.contains(at + i * chunk_bytes_)) return {Code::illegal, "unmap", 0};
+    if (!leads_to(at + i * chunk_bytes_, existing_)) return {Code::illegal, "unmap", 0};
   }
   for (std::size_t i = 0; i < chunks; ++i) {
     if (!unmap_one(at + i * chunk_bytes_).ok()) fatal("addresses of the late device cannot be closed");
@@ -219,7 +261,9 @@ Status LateDriver::read_stamps(std::vector<std::uint64_t>* passed) {
 
 LiveHandles LateDriver::live() const {
   const Lock lock(mutex_);
-  return {reservations_.size(), existing_.size(), mapped_.size(), 0, 0};
+  LiveHandles live{reservations_.size(), existing_.size(), 0, 0, 0, places_.size()};
+  for (const auto& mapping : mapped_) ++(leads_to(mapping.first, places_) ? live.host_mappings : live.mappings);
+  return live;
 }
 
 }  // namespace vt

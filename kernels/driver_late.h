@@ -23,8 +23,8 @@ class LateDriver final : public Driver {
  public:
   using Lane = Ticket::Lane;
 
-  // `work` outlives the driver, which is the engine's.
-  LateDriver(Bytes chunk_bytes, std::size_t most_chunks, LateWork& work, Streams streams = Streams::late);
+  // `work` outlives the driver, which is the engine's. `places`: whether it uses memory of the host in place.
+  LateDriver(Bytes chunk_bytes, std::size_t most_chunks, LateWork& work, Streams streams = Streams::late, bool places = false);
   ~LateDriver() override;
 
   Bytes chunk_bytes() const noexcept override { return chunk_bytes_; }
@@ -38,8 +38,10 @@ class LateDriver final : public Driver {
   Status unmap(Address at) override;
   Status map_run(Address at, std::span<const ChunkId> chunks) override;
   Status unmap_run(Address at, std::size_t chunks) override;
-  Status map_host(Address, const HostPlace&) override { return {Code::failed, "map_host", 0}; }
-  Status unmap_host(Address) override { return {Code::illegal, "unmap_host", 0}; }
+  Status map_host(Address at, const HostPlace& place) override;
+  Status unmap_host(Address at) override;
+  Status make_place(HostPlace* place) override;
+  Status drop_place(const HostPlace& place) override;
   Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
   Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) override;
   CopyState poll(Ticket ticket, int* error) override;
@@ -59,6 +61,10 @@ class LateDriver final : public Driver {
 
  private:
   static LateWork::Lane number(Lane lane) { return static_cast<LateWork::Lane>(lane); }
+  void* home_of(ChunkId chunk) const { return home_ + chunk * chunk_bytes_; }
+  ChunkId place_of(const void* memory) const;
+  bool leads_to(Address at, const std::set<ChunkId>& which) const;
+  void forget(ChunkId chunk);
   Status map_one(Address at, ChunkId chunk);
   Status unmap_one(Address at);
   Status copy(Lane lane, ChunkId chunk, std::function<void()> body, Ticket* ticket);
@@ -69,12 +75,13 @@ class LateDriver final : public Driver {
   const std::size_t most_;
   LateWork& work_;
   const Streams kind_;
+  const bool offers_places_;
   mutable std::mutex mutex_;
   int file_ = -1;
   char* home_ = nullptr;
   std::size_t capacity_ = 0;
   std::vector<ChunkId> unused_;
-  std::set<ChunkId> existing_;
+  std::set<ChunkId> existing_, places_;  // of the same memory
   std::map<Address, std::uint64_t> mapped_;
   std::map<Address, Bytes> reservations_;
   std::map<void*, Lane> streams_;

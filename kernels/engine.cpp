@@ -1,4 +1,4 @@
-// Engine: allocations, the budget, the end of life. See engine.h.
+// Engine: the beginning and the end of tensors. See engine.h.
 
 #include "engine.h"
 
@@ -36,7 +36,8 @@ Engine::Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store,
       config_(config),
       pool_(*driver_, config.budget_chunks),
       copies_(*driver_),
-      order_(*driver_) {
+      order_(*driver_),
+      in_place_(*driver_, order_) {
   Status status = driver_->reserve(table_entries_ << shift_, &base_);
   while (!status.ok() && table_entries_ / 2 >= 8 * config.budget_chunks) {
     table_entries_ /= 2;
@@ -107,7 +108,9 @@ Range* Engine::new_range(std::uint32_t chunks) {
 void Engine::recycle(Range& range) {
   const std::size_t first = (range.base - base_) >> shift_;
   for (std::size_t i = 0; i < range.chunks; ++i) table_[first + i].store(nullptr, std::memory_order_relaxed);
-  if (ordered_ && !detached_ && !range.pinned()) {
+  const bool lent = ordered_ && std::any_of(&range.parts[0], &range.parts[0] + range.chunks,
+                                            [](const VTensor& part) { return part.state == State::borrowed; });
+  if (ordered_ && !detached_ && !range.pinned() && !lent) {
     keep_former(range);
   } else if (range.pinned() || (ordered_ && !order_.passed(touched_by(range)))) {
     range.life = Life::limbo;
@@ -118,7 +121,10 @@ void Engine::recycle(Range& range) {
 }
 
 void Engine::retire(Range& range) {
-  if (ordered_) forget_former(range, [](const VTensor&) { return true; });
+  if (ordered_) {
+    forget_former(range, [](const VTensor&) { return true; });
+    end_borrowing(range);
+  }
   space_->release(range.base, range.chunks);
   range.life = Life::unused;
   range.parts.reset();
@@ -145,7 +151,7 @@ Range* Engine::build(Lock& lock, std::uint32_t chunks, Bytes bytes, const char* 
   const std::size_t first = (range->base - base_) >> shift_;
   for (std::size_t i = 0; i < chunks; ++i) table_[first + i].store(range, std::memory_order_relaxed);
   range->home = stream;
-  Status status = ordered_ ? back_in_order(*range) : kOk;
+  Status status = ordered_ ? back_in_order(*range, operation) : kOk;
   for (std::uint32_t index = 0; !ordered_ && status.ok() && index < chunks; ++index) status = back_part(lock, *range, index);
   if (!status.ok()) {
     unback(*range);
@@ -251,6 +257,7 @@ void Engine::free(void* address, bool keep) noexcept {
     recycle(*range);
   }
   if (!arrivals_.empty()) pump();
+  if (ordered_ && detached_) sweep_limbo();  // no new tensor will
   finish_if_drained(lock);
 }
 
@@ -273,6 +280,10 @@ void Engine::release_part(Range& range, std::uint32_t index) {
       break;
     case State::borrowed:
       counters_.borrowed_bytes.sub(bytes);
+      if (ordered_) {  // the device may still use it: it ends with the addresses
+        counters_.absent_bytes.sub(bytes);
+        return;
+      }
       must("unmapping a dead tensor", &Engine::unmap_borrowed, range, index);
       [[fallthrough]];
     case State::absent:
@@ -295,98 +306,12 @@ void Engine::unback(Range& range) {
       left_by_[part.chunk] = 0;
       pool_.release(part.chunk);
     } else if (part.slot != kNone) {
+      if (ordered_) continue;  // retire() ends it
       must("unmapping a freed tensor", &Engine::unmap_borrowed, range, i);
       store_->release(part.slot);
     }
     part = emptied(part);
   }
-}
-
-void Engine::resize(std::size_t budget_chunks) {
-  Lock lock(mutex_);
-  if (budget_chunks == 0) throw InvalidUse("the budget must hold at least one chunk");
-  if (drained_) return;
-  // Before chunks with new numbers exist: other threads take them as soon as the pool has grown.
-  left_by_.resize(std::max(left_by_.size(), budget_chunks));
-  if (ordered_) chunk_after_.resize(std::max(chunk_after_.size(), budget_chunks));
-  const Taking taking(*this);
-  const std::uint64_t failed_before = failed_copies_;
-  for (;;) {
-    reap();
-    if (ordered_ && pool_.held() <= budget_chunks) {  // what is destroyed must not be in use any more
-      quiesce(lock);
-      repay();
-    }
-    Status status = pool_.resize(budget_chunks);
-    if (status.ok()) break;
-    if (failed_copies_ > failed_before + kFailedCopies) {
-      status = last_failure_;
-    } else if (status.code == Code::out_of_budget) {
-      if (give_up_cached()) continue;
-      const std::size_t want = pool_.held() - budget_chunks;
-      if (ordered_) {
-        status = evict_some(want);
-        if (status.ok()) continue;
-      } else if (copies_.under_way(Lane::out) < want) {
-        status = evict_some(want - copies_.under_way(Lane::out));
-      }
-      if (wait_for_room(lock, status) || status.ok()) continue;
-      if (status.code == Code::nothing_leaves && release_graces()) continue;
-    }
-    throw OutOfMemory("cannot change the budget from " + format_bytes(pool_.capacity() << shift_) + " to " +
-                      format_bytes(budget_chunks << shift_) + ": " + describe(status) +
-                      ". The old budget stays in force and nothing was lost.");
-  }
-  config_.budget_chunks = budget_chunks;
-}
-
-void Engine::evict_all() {
-  Lock lock(mutex_);
-  if (drained_) return;
-  while (give_up_cached()) {
-  }
-  settle(lock);  // what is arriving cannot leave
-  const std::uint64_t failed_before = failed_copies_;
-  while (failed_copies_ <= failed_before + kFailedCopies && evict_some(pool_.held()).ok()) settle(lock);
-}
-
-void Engine::detach() {
-  Lock lock(mutex_);
-  if (detached_) return;
-  if (ordered_) bring_all(lock);
-  settle(lock);
-  for (const auto& range : records_) {
-    if (range->life != Life::live) continue;
-    for (std::uint32_t i = 0; i < range->chunks; ++i) {
-      // If this fails the vTensor stays absent, and the fault handler brings it when it is touched.
-      if (range->parts[i].state == State::absent && !borrow(*range, i).ok()) ++counters_.failures;
-    }
-  }
-  detached_ = true;
-  stop_pump(lock);
-  if (ordered_) {  // memory nobody uses is the device's again, however long the last tensor lives
-    while (give_up_cached()) {
-    }
-    quiesce(lock);
-    pool_.trim();
-  }
-  finish_if_drained(lock);
-}
-
-void Engine::finish_if_drained(Lock& lock) {
-  if (!detached_ || live_ > 0 || waiting_ > 0 || drained_) return;
-  settle(lock);
-  while (Range* range = cache_.take_any()) {
-    unback(*range);
-    if (ordered_) recycle(*range);
-  }
-  if (ordered_) quiesce(lock);
-  pool_.trim();
-  window_bytes_ = 0;
-  if (!driver_->release(base_).ok() || driver_->live().chunks > 0) fatal("an emptied engine still holds memory");
-  driver_.reset();
-  store_.reset();
-  drained_ = true;
 }
 
 }  // namespace vt

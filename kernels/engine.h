@@ -4,10 +4,10 @@
 // Leaves: what a device is (driver.h), who is an operation's argument (torch_bridge.cpp), whose turn it is to leave
 // (policy.h), Python (module.cpp).
 //
-// It is implemented in engine.cpp (allocations, budget, end of life), engine_move.cpp (evict, fetch), engine_slots.cpp
-// (the host store's slots, borrowing), engine_use.cpp (operations, faults, exports, fork), engine_plan.cpp (moves a plan
-// asks for), engine_order.cpp (moves on a device whose work goes on after the call that asked for it), engine_former.cpp
-// (where addresses lead there), engine_check.cpp (validate() and the messages).
+// It is implemented in engine.cpp (the beginning and the end of tensors), engine_budget.cpp (another budget, the end of managing),
+// engine_move.cpp (evict, fetch), engine_slots.cpp (the host store's slots, borrowing), engine_use.cpp (operations, faults, exports,
+// fork), engine_plan.cpp (moves a plan asks for), engine_order.cpp (moves on a device whose work goes on after the call that asked for
+// it), engine_former.cpp (where addresses lead there), engine_check.cpp (validate() and the messages).
 //
 // Thread-safety: every public call may come from any thread. Lock order: Engine::mutex_, then a driver's own
 // mutexes. Waiting for copies is done with the lock released, and copy threads never take it.
@@ -29,6 +29,7 @@
 #include "copy_engine.h"
 #include "counters.h"
 #include "host_store.h"
+#include "in_place.h"
 #include "policy.h"
 #include "range_cache.h"
 
@@ -97,7 +98,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // --- allocations (engine.cpp) ---------------------------------------------------------------------------
+  // --- allocations (engine.cpp, engine_budget.cpp) --------------------------------------------------------
   // Returns `bytes` (at least 1) of chunk-aligned memory, content unspecified, born split into vTensors; nullptr
   // once detached. Throws OutOfMemory; nothing changed then. `operation` names who asks, for the message; `stream` is where
   // the memory is used first, on ordered devices; `pinned`: by the operation that runs now.
@@ -214,9 +215,11 @@ class Engine {
   void unback(Range& range);                           // takes chunks and slots from a range nobody owns
   void release_part(Range& range, std::uint32_t index);
   void become_live(Range& range, Bytes bytes, const char* operation);
-  void finish_if_drained(Lock& lock);
   void note_use() noexcept { used_peak_ = std::max(used_peak_, pool_.held() - cache_.chunks()); }
   void sweep_limbo();
+
+  // engine_budget.cpp
+  void finish_if_drained(Lock& lock);
 
   // engine_move.cpp
   // While somebody needs a chunk now, planned arrivals stand back. Pre: the lock is held where it begins and ends.
@@ -266,6 +269,9 @@ class Engine {
   // engine_slots.cpp
   Status borrow(Range& range, std::uint32_t index);
   Status own_slot(VTensor& part);
+  Status move_in_place(Range& range, std::uint32_t index);
+  Status born_in_place(Range& range, std::uint32_t index);
+  HostPlace place_of(SlotId slot) const;
   Status acquire_slot(SlotId* slot);
   void drop_slot(Range& range, std::uint32_t index);   // a clean resident vTensor becomes dirty
   void release_slot(Range& range, VTensor& part);
@@ -275,9 +281,11 @@ class Engine {
   struct Fetch {
     const char* operation;
     bool keep_graces = false;  // for a fault: what earlier faults brought must stay
+    std::span<const Use> uses = {};
     bool borrowed = false;
   };
   void fetch(Lock& lock, std::span<const Use> uses, Fetch fetch);
+  bool stays_borrowed(const Range& range, std::uint32_t index, const Fetch& fetch) const;
   bool fetch_part(Lock& lock, Range& range, std::uint32_t index, bool write, std::size_t want, Fetch& fetch);
   void pin_parts(const Use& use);
   void unpin_parts(const Use& use) noexcept;
@@ -294,6 +302,9 @@ class Engine {
   void settle_leaving();                               // chunks whose copies ended are as free as any
   void give_back(ChunkId chunk);
   Status overdraw(ChunkId* chunk);
+  Status bring_beyond(Range& range, std::uint32_t index);
+  Status withdraw_in_order(Range& range, std::uint32_t index);
+  void end_borrowing(Range& range);                    // of a dead tensor. Pre: nothing uses its addresses
   void repay();
   void restore_budget();
   Status leave_in_order(Range& range, std::uint32_t index);
@@ -309,7 +320,7 @@ class Engine {
   Range* reuse_former(std::uint32_t chunks);
   void keep_former(Range& range);
   void retire_formers();
-  Status back_in_order(Range& range);
+  Status back_in_order(Range& range, const char* operation);
   Status lead_to(Range& range, std::uint32_t first, std::span<const ChunkId> chunks);
   Status unmap_formers(Range& range, std::uint32_t first, std::uint32_t last);
   void forget_former(Range& range, const std::function<bool(const VTensor&)>& which);
@@ -332,7 +343,7 @@ class Engine {
 
   // engine_check.cpp
   std::string out_of_memory(const Status& why, Bytes bytes, const char* operation) const;
-  void warn_oversize(const char* operation) const;
+  void warn_oversize(const char* operation, bool overdrawn = false) const;
   std::string validate_range(const Range& range) const;
 
   std::unique_ptr<Driver> driver_;
@@ -356,6 +367,7 @@ class Engine {
   std::unique_ptr<AddressSpace> space_;
   CopyEngine copies_;
   StreamOrder order_;
+  InPlace in_place_;                                   // ordered devices: slots that lie where the device can use them
   std::vector<Fence> chunk_after_, slot_after_;        // ordered devices: what a free chunk's or slot's next owner comes after
   RangeCache cache_;
   RangeCache formers_;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "engine.h"
@@ -30,7 +31,7 @@ Snapshot Engine::snapshot() {
   if (!drained_) {
     shot.slots_used = store_->held();
     shot.slots_capacity = store_->capacity();
-    shot.pinned = store_->pinned();
+    shot.pinned = store_->pinned() + in_place_.count() * chunk_bytes_;
     shot.host_name = store_->name();
     shot.handles = driver_->live();
     shot.moves_in_wait = driver_->moves_in_wait();
@@ -79,14 +80,16 @@ std::string Engine::out_of_memory(const Status& why, Bytes bytes, const char* op
   return text + "\n  All existing tensors are intact.";
 }
 
-void Engine::warn_oversize(const char* operation) const {
+void Engine::warn_oversize(const char* operation, bool overdrawn) const {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
   // Straight to stderr, and without stdio: this may run inside an operation or a signal handler.
   const std::string text = std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") +
                            " needs more than the budget of " + format_bytes(pool_.capacity() << shift_) +
-                           " at once; part of it is used in place in the host store, which is slow. Said once; "
-                           "memory_stats()['oversize'] counts.\n";
+                           " at once; " +
+                           (overdrawn ? "it gets more for as long as it runs (memory_stats()['overdrawn_bytes.peak'])"
+                                      : "part of it is used in place in the host store, which is slow") +
+                           ". Said once; memory_stats()['oversize'] counts.\n";
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody listens
 }
 
@@ -125,6 +128,10 @@ std::string Engine::validate() {
     if (range->life == Life::unused) continue;
     addresses += range->chunks;
     if (range->life == Life::cached) chunks += range->chunks;
+    if (range->life == Life::limbo) {  // a slot the device uses in place
+      slots += static_cast<std::size_t>(std::count_if(&range->parts[0], &range->parts[0] + range->chunks,
+                                                      [](const VTensor& part) { return part.slot != kNone; }));
+    }
     if (range->life != Life::live) continue;
     if (std::string broken = validate_range(*range); !broken.empty()) return broken;
     ++live;

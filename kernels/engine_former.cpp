@@ -36,7 +36,7 @@ Range* Engine::reuse_former(std::uint32_t chunks) {
     std::sort(free.begin(), free.end());  // two of its addresses may lead to the same chunk
     const auto count = static_cast<std::uint32_t>(std::unique(free.begin(), free.end()) - free.begin());
     if (count <= most) return 0;
-    const bool as_it_is = count == range.chunks;
+    const bool as_it_is = count == range.chunks && pool_.held() + count <= pool_.capacity();
     if (!as_it_is && !order_.passed(touched_by(range))) return 0;  // none of it can lead elsewhere yet
     return most = count;
   });
@@ -66,18 +66,26 @@ void Engine::retire_formers() {
 }
 
 // Memory for a new tensor.
-Status Engine::back_in_order(Range& range) {
+Status Engine::back_in_order(Range& range, const char* operation) {
   std::vector<ChunkId> chunks(range.chunks, kNone);
   std::size_t want = 0;
   for (std::uint32_t i = 0; i < range.chunks; ++i) want += !take_former(range, i, false, &chunks[i]);
   Status status;
   for (std::uint32_t i = 0; i < range.chunks && status.ok(); ++i) {
-    if (chunks[i] == kNone) status = take_in_order(nullptr, 0, want--, &chunks[i]);
+    if (chunks[i] != kNone) continue;
+    status = take_in_order(nullptr, 0, want--, &chunks[i]);
+    if (status.code != Code::nothing_leaves || config_.oversize == Oversize::raise) continue;
+    // Every chunk is pinned by operations that are being asked for: this one begins its life in the host store.
+    status = born_in_place(range, i);
+    if (status.ok()) continue;
+    warn_oversize(operation, true);
+    status = overdraw(&chunks[i]);
   }
   if (status.ok()) status = lead_to(range, 0, chunks);
   for (std::uint32_t i = 0; i < range.chunks; ++i) {
+    if (chunks[i] == kNone) continue;
     if (!status.ok()) {
-      if (chunks[i] != kNone) give_back(chunks[i]);
+      give_back(chunks[i]);
       continue;
     }
     assign(range.parts[i], chunks[i]);
@@ -87,11 +95,11 @@ Status Engine::back_in_order(Range& range) {
   return status;
 }
 
-// The addresses from vTensor `first` on lead to these chunks from now on. Pre: nothing may still use them where they lead elsewhere,
-// but for the copies by which they left.
+// The addresses from vTensor `first` on lead to these chunks from now on; kNone: to what they lead to now. Pre: nothing may still use
+// them where they lead elsewhere, but for the copies by which they left.
 Status Engine::lead_to(Range& range, std::uint32_t first, std::span<const ChunkId> chunks) {
   const auto count = static_cast<std::uint32_t>(chunks.size());
-  const auto leads = [&](std::uint32_t i) { return range.parts[first + i].mapped == chunks[i]; };
+  const auto leads = [&](std::uint32_t i) { return chunks[i] == kNone || range.parts[first + i].mapped == chunks[i]; };
   for (std::uint32_t begin = 0, end = 0; begin < count; begin = end) {
     end = begin + 1;
     if (leads(begin)) continue;

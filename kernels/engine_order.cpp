@@ -109,18 +109,15 @@ void Engine::start_in_order(Range& range, Lane stream) {
 
 // --- room ------------------------------------------------------------------------------------------------------------
 
-// Never waits: a chunk is free as soon as its leaving is asked for. `range`, if any: whose vTensor it is for, which returns.
+// Never waits: a chunk is free as soon as its leaving is asked for. nothing_leaves when all is pinned by operations that are being asked
+// for now. `range`, if any: whose vTensor it is for, which returns.
 Status Engine::take_in_order(const Range* range, std::uint32_t index, std::size_t want, ChunkId* chunk) {
   for (;;) {
     if (range != nullptr && take_former(*range, index, true, chunk)) return kOk;
     Status status = take_free(range != nullptr ? ChunkPool::Take::oldest : ChunkPool::Take::newest, chunk);
     if (status.code != Code::out_of_budget && status.code != Code::refused) return status;
     status = evict_some(want);
-    if (status.ok()) continue;
-    // An allocation may be refused; an operation that is under way cannot.
-    const bool refuse = status.code != Code::nothing_leaves || config_.oversize == Oversize::raise;
-    if (range == nullptr && refuse) return status;
-    return overdraw(chunk);
+    if (!status.ok()) return status;
   }
 }
 
@@ -133,13 +130,30 @@ void Engine::give_back(ChunkId chunk) {
   ordered_ && !order_.passed(chunk_after_[chunk]) ? pool_.release_leaving(chunk) : pool_.release(chunk);
 }
 
-// All is pinned by operations that are being asked for now: this one gets memory beyond the budget, for as long as it must.
+// Where the host's memory cannot be used in place: memory beyond the budget, for as long as it must.
 Status Engine::overdraw(ChunkId* chunk) {
   const Status status = pool_.overdraw(chunk);
   if (!status.ok()) return {Code::nothing_leaves, status.call, status.error};
   meet(*chunk);
   ++counters_.oversize;
   return kOk;
+}
+
+// An absent vTensor comes back, beyond the budget if need be.
+Status Engine::bring_beyond(Range& range, std::uint32_t index) {
+  Status status;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    ChunkId chunk = kNone;
+    status = take_free(ChunkPool::Take::oldest, &chunk);
+    if (status.code == Code::out_of_budget || status.code == Code::refused) status = overdraw(&chunk);
+    if (status.ok()) {
+      status = arrive(range, index, chunk);
+      if (status.ok()) return status;
+      give_back(chunk);
+    }
+    ++counters_.failures;
+  }
+  return status;
 }
 
 // Gives back what is beyond the budget and free, and used by nothing any more.
@@ -200,13 +214,24 @@ Status Engine::leave_in_order(Range& range, std::uint32_t index) {
   return kOk;
 }
 
+// What was used in the host's memory is not any more. The rare case, so a thread stands until nothing uses it.
+Status Engine::withdraw_in_order(Range& range, std::uint32_t index) {
+  Fence uses = uses_of(range);
+  if (!range.seen.load()) uses.add(order_.now(range.home));  // nobody told how it was used so far
+  order_.wait(uses);
+  const Status status = unmap_borrowed(range, index);
+  if (status.ok()) enter(range, index, Event::withdraw);
+  return status;
+}
+
 Status Engine::arrive_in_order(Range& range, std::uint32_t index, ChunkId chunk) {
   VTensor& part = range.parts[index];
-  Status status = lead_to(range, index, {&chunk, 1});
+  Status status = part.state == State::borrowed ? withdraw_in_order(range, index) : kOk;
+  if (status.ok()) status = lead_to(range, index, {&chunk, 1});
   if (!status.ok()) return status;
   order_.after(Lane::in, chunk_after_[chunk]);
   Ticket copy;
-  status = copies_.start_in_order(Lane::in, chunk, store_->place(part.slot), bytes_in(range, index), &copy);
+  status = copies_.start_in_order(Lane::in, chunk, place_of(part.slot), bytes_in(range, index), &copy);
   if (!status.ok()) return status;
   assign(part, chunk);
   range.ready.store(copy.number);
@@ -223,11 +248,11 @@ Status Engine::arrive_in_order(Range& range, std::uint32_t index, ChunkId chunk)
   return kOk;
 }
 
-// The next owner of its slot writes after this one wrote and was read.
+// The next owner of its slot writes after this one wrote and was read; and after those before it, as one that lay elsewhere (in_place.h)
+// did not wait for them.
 void Engine::fence_slot(const Range& range, const VTensor& part) {
   if (slot_after_.size() <= part.slot) slot_after_.resize(part.slot + 1);
   Fence& fence = slot_after_[part.slot];
-  fence.clear();
   fence.add({Lane::out, part.gone});
   fence.add({Lane::in, range.ready.load()});
 }
@@ -248,23 +273,21 @@ void Engine::quiesce(Lock& lock) {
   order_.wait(order_.everything());
   settle(lock);
   sweep_limbo();
+  for (Range* range : limbo_) end_borrowing(*range);  // pinned by operations that freed their arguments
   for (const auto& range : records_) forget_former(*range, [](const VTensor& part) { return part.mapped != part.chunk; });
 }
 
-// Everything absent comes back, beyond the budget if need be.
+// Everything in the host store comes back, beyond the budget if need be; if the device has no room, it can be used where it is.
 void Engine::bring_all(Lock& lock) {
   for (const auto& range : records_) {
     if (range->life != Life::live) continue;
     for (std::uint32_t i = 0; i < range->chunks; ++i) {
-      if (range->parts[i].state != State::absent) continue;
-      ChunkId chunk = kNone;
-      Status status = take_free(ChunkPool::Take::oldest, &chunk);
-      if (status.code == Code::out_of_budget || status.code == Code::refused) status = overdraw(&chunk);
-      if (status.ok()) {
-        status = arrive(*range, i, chunk);
-        if (!status.ok()) give_back(chunk);
-      }
-      if (!status.ok()) {
+      VTensor& part = range->parts[i];
+      if (part.clean()) drop_slot(*range, i);  // nothing leaves any more
+      if (part.state != State::absent && (part.state != State::borrowed || range->exported || range->pinned())) continue;
+      part.write_wanted = true;
+      const Status status = bring_beyond(*range, i);
+      if (part.state == State::absent && !borrow(*range, i).ok()) {
         throw OutOfMemory("cannot stop managing memory: " + describe(status) + " while " +
                           format_bytes(counters_.absent_bytes.current) +
                           " of live tensors wait in the host store. Free some of them first. Nothing was lost.");

@@ -8,10 +8,58 @@ namespace vt {
 
 Status Engine::borrow(Range& range, std::uint32_t index) {
   VTensor& part = range.parts[index];
-  Status status = own_slot(part);
-  if (status.ok()) status = driver_->map_host(address_of(range, index), store_->place(part.slot));
+  Status status = ordered_ ? move_in_place(range, index) : own_slot(part);
+  if (status.ok()) status = driver_->map_host(address_of(range, index), place_of(part.slot));
   if (status.ok()) enter(range, index, Event::borrow);
   return status;
+}
+
+HostPlace Engine::place_of(SlotId slot) const { return in_place_.has(slot) ? in_place_.place(slot) : store_->place(slot); }
+
+// An ordered device uses only some memory of the host in place (in_place.h). The rare case, so threads may stand.
+Status Engine::move_in_place(Range& range, std::uint32_t index) {
+  const VTensor& part = range.parts[index];
+  Fence left;
+  left.add({Lane::out, part.gone});
+  order_.wait(left);
+  Status status = unmap_formers(range, index, index + 1);
+  if (!status.ok() || in_place_.has(part.slot)) return status;
+  status = in_place_.take(part.slot);
+  if (!status.ok()) return status;
+  status = write_copy(store_->place(part.slot), in_place_.place(part.slot), bytes_in(range, index));
+  if (!status.ok()) in_place_.give_back(part.slot, {});
+  return status;
+}
+
+void Engine::end_borrowing(Range& range) {
+  for (std::uint32_t i = 0; i < range.chunks; ++i) {
+    VTensor& part = range.parts[i];
+    if (part.state != State::borrowed) continue;
+    must("unmapping a freed tensor", &Engine::unmap_borrowed, range, i);
+    release_slot(range, part);
+    part.state = State::resident;
+  }
+}
+
+// A new vTensor on an ordered device that begins its life in the host store. Pre: nothing uses its address.
+Status Engine::born_in_place(Range& range, std::uint32_t index) {
+  VTensor& part = range.parts[index];
+  SlotId slot = kNone;
+  Status status = acquire_slot(&slot);
+  if (!status.ok()) return status;
+  status = in_place_.take(slot);
+  if (status.ok()) {
+    status = unmap_formers(range, index, index + 1);
+    if (status.ok()) status = driver_->map_host(address_of(range, index), in_place_.place(slot));
+    if (!status.ok()) in_place_.give_back(slot, {});
+  }
+  if (!status.ok()) {
+    store_->release(slot);
+    return status;
+  }
+  part.slot = slot;
+  part.state = State::borrowed;
+  return kOk;
 }
 
 Status Engine::own_slot(VTensor& part) {
@@ -27,6 +75,10 @@ Status Engine::own_slot(VTensor& part) {
 
 Status Engine::acquire_slot(SlotId* slot) {
   Status status = store_->acquire(slot);
+  if (status.code == Code::host_full && ordered_) {
+    sweep_limbo();  // what dead tensors have in place
+    status = store_->acquire(slot);
+  }
   if (status.code == Code::host_full) {
     // Clean vTensors keep a slot only to leave for free later: they give it up before anything fails.
     for (std::size_t i = 0; i < roster_.size() && !status.ok(); ++i) {
@@ -50,6 +102,7 @@ void Engine::drop_slot(Range& range, std::uint32_t index) {
 
 void Engine::release_slot(Range& range, VTensor& part) {
   if (ordered_) fence_slot(range, part);
+  if (in_place_.has(part.slot)) in_place_.give_back(part.slot, slot_after_[part.slot]);
   store_->release(part.slot);
   part.slot = kNone;
 }

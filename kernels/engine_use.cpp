@@ -64,6 +64,7 @@ void Engine::unpin_parts(const Use& use) noexcept {
 
 // Makes every vTensor of `uses` resident, or borrowed. Pre: they are pinned, so what arrived stays.
 void Engine::fetch(Lock& lock, std::span<const Use> uses, Fetch fetch) {
+  fetch.uses = uses;
   reap();
   if (ordered_) restore_budget();
   for (;;) {
@@ -71,7 +72,7 @@ void Engine::fetch(Lock& lock, std::span<const Use> uses, Fetch fetch) {
     for (const Use& use : uses) {
       for (std::uint32_t i = use.first; i < use.last; ++i) {
         const State state = use.range->parts[i].state;
-        want += state == State::absent || state == State::borrowed;
+        want += state == State::absent || (state == State::borrowed && !stays_borrowed(*use.range, i, fetch));
       }
     }
     Ticket last;  // a lane ends its copies in order: waiting for the last waits for all
@@ -91,6 +92,16 @@ void Engine::fetch(Lock& lock, std::span<const Use> uses, Fetch fetch) {
     ++counters_.oversize;  // once an operation, however many vTensors were borrowed
     warn_oversize(fetch.operation);
   }
+}
+
+// On an ordered device, memory of the host that others may use goes on being used: who has the address of an exported tensor, or an
+// operation that has pinned it and whose work is not yet asked for.
+bool Engine::stays_borrowed(const Range& range, std::uint32_t index, const Fetch& fetch) const {
+  if (!ordered_ || range.parts[index].state != State::borrowed) return false;
+  const auto own = std::count_if(fetch.uses.begin(), fetch.uses.end(), [&](const Use& use) {
+    return use.range == &range && use.first <= index && index < use.last;
+  });
+  return range.exported || range.pins.load() != 0 || range.parts[index].pins != own;
 }
 
 // True if the vTensor can be used now, false if its copy is under way.
@@ -114,7 +125,7 @@ bool Engine::fetch_part(Lock& lock, Range& range, std::uint32_t index, bool writ
         break;
     }
     Status status{Code::failed, "", 0};
-    if (part.failures < kCopyAttempts) {
+    if (part.failures < kCopyAttempts && !stays_borrowed(range, index, fetch)) {
       ChunkId chunk = kNone;
       status = ordered_ ? take_in_order(&range, index, want, &chunk) : take_chunk(lock, want, &chunk, fetch.keep_graces);
       if (part.state != State::absent && part.state != State::borrowed) {  // another thread was faster
@@ -131,12 +142,17 @@ bool Engine::fetch_part(Lock& lock, Range& range, std::uint32_t index, bool writ
         continue;
       }
     }
-    if (ordered_) {  // the operation cannot be stopped any more, and would read what is not there
-      fatal(std::string("the device has no memory left for the arguments of ") +
-            (fetch.operation != nullptr ? fetch.operation : "an operation") + ": " + describe(status));
-    }
     if (part.state == State::absent) {
       const Status borrowed = borrow(range, index);
+      if (!borrowed.ok() && ordered_) {
+        warn_oversize(fetch.operation, true);
+        part.write_wanted = write;
+        status = bring_beyond(range, index);
+        if (status.ok()) return false;
+        // The operation cannot be stopped any more, and would read what is not there.
+        fatal(std::string("the device has no memory left for the arguments of ") +
+              (fetch.operation != nullptr ? fetch.operation : "an operation") + ": " + describe(status));
+      }
       if (!borrowed.ok()) {
         ++counters_.failures;
         if (++part.failures < kBorrowAttempts) continue;

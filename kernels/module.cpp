@@ -38,13 +38,15 @@ void bind_product(py::module_& m) {
   // In the place of start(), for tests: torch's tensors on an ordered device whose copies happen late.
   m.def(
       "start_late",
-      [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& policy, Bytes min_size, std::uint32_t seed) {
+      [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& policy, Bytes min_size, std::uint32_t seed,
+         bool places) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
-        adopt(make_late_engine(budget_chunks, chunk, host, policy, seed));
+        adopt(make_late_engine(budget_chunks, chunk, host, policy, seed, places));
         set_current_stream([](Engine& engine) { return engine.stream(nullptr); });
         attach_torch(min_size, true);
       },
-      py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("min_size"), py::arg("seed"));
+      py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("min_size"), py::arg("seed"),
+      py::arg("places") = false);
   m.def("late_complaints", [] { return late_complaints(); });
   m.def("stop", [] {
     detach_torch();

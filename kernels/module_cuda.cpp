@@ -90,6 +90,19 @@ py::dict measure(Bytes chunk_bytes, std::size_t chunks, int ordinal) {
   timed("map_while_copying_us", [&] { return driver.map(base, made[chunks - 1], Access::write); });
   timed("unmap_while_copying_us", [&] { return driver.unmap(base); });
   driver.wait(busy);
+  HostPlace place;  // memory of the host that the device uses in place, where it can
+  d["in_from_place_bytes_per_second"] = 0.0;
+  const auto begun = Clock::now();
+  if (driver.make_place(&place).ok()) {
+    d["make_place_us"] = seconds(begun) * 1e6;
+    timed("map_place_us", [&] { return driver.map_host(base, place); });
+    timed("unmap_place_us", [&] { return driver.unmap_host(base); });
+    const auto asked = Clock::now();
+    for (std::size_t i = 0; i < chunks / 2; ++i) need(driver.copy_in(place, made[i], chunk_bytes, &busy));
+    driver.wait(busy);
+    d["in_from_place_bytes_per_second"] = static_cast<double>(chunks / 2 * chunk_bytes) / seconds(asked);
+    need(driver.drop_place(place));
+  }
   d["pinned_bytes"] = store->pinned();
   for (const ChunkId chunk : made) need(driver.destroy(chunk));
   return d;
@@ -106,15 +119,16 @@ void bind_cuda(py::module_& m) {
     d["granularity"] = device.granularity;
     d["virtual_memory"] = device.virtual_memory;
     d["integrated"] = device.integrated;
+    d["host_in_place"] = device.host_node >= 0;
     d["driver_version"] = device.driver_version;
     return d;
   });
   m.def(
       "start_cuda",
       [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& policy, const std::string& granularity,
-         bool raise_oversize, Bytes min_size, int ordinal, const std::vector<Address>& donated) {
+         bool raise_oversize, Bytes min_size, int ordinal, const std::vector<Address>& donated, bool places) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
-        auto driver = std::make_unique<CudaDriver>(chunk, ordinal);
+        auto driver = std::make_unique<CudaDriver>(chunk, ordinal, nullptr, places);
         for (const Address home : donated) (void)driver->donate(home);
         CudaDriver* made = driver.get();
         const EngineConfig config = config_of(budget_chunks, policy, granularity, raise_oversize);
@@ -123,7 +137,7 @@ void bind_cuda(py::module_& m) {
         attach_torch_cuda(min_size, ordinal);
       },
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("granularity"),
-      py::arg("raise_oversize"), py::arg("min_size"), py::arg("ordinal"), py::arg("donated"));
+      py::arg("raise_oversize"), py::arg("min_size"), py::arg("ordinal"), py::arg("donated"), py::arg("places"));
   m.def("stop_cuda", [] {
     py::gil_scoped_release unlocked;
     Engine* engine = current_engine();

@@ -44,10 +44,10 @@ LateWork& late_work() {
 }  // namespace
 
 std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
-                                         const std::string& policy, std::uint32_t seed) {
+                                         const std::string& policy, std::uint32_t seed, bool places) {
   const EngineConfig config = config_of(budget_chunks, policy, "chunk", false);
   late_work().begin(seed);
-  auto driver = std::make_unique<LateDriver>(chunk_bytes, 8 * budget_chunks + 4096, late_work(), Streams::at_once);
+  auto driver = std::make_unique<LateDriver>(chunk_bytes, 8 * budget_chunks + 4096, late_work(), Streams::at_once, places);
   return std::make_unique<Engine>(std::move(driver), make_ram_store(chunk_bytes, host_bytes), config);
 }
 
@@ -68,6 +68,7 @@ py::dict to_dict(const LiveHandles& handles) {
   d["chunks"] = handles.chunks;
   d["mappings"] = handles.mappings;
   d["host_mappings"] = handles.host_mappings;
+  d["places"] = handles.places;
   d["copies"] = handles.copies;
   return d;
 }

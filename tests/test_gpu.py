@@ -88,6 +88,25 @@ def test_out_of_memory_is_torchs() -> None:
         torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
 
 
+def test_operations_larger_than_the_budget_use_the_hosts_memory_where_the_gpu_can() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(8 * MIB), torch.randn(8 * MIB)  # each twice the budget
+    with vtensor.enabled(16 * MIB, policy="lru", **SMALL):
+        c, d = a.cuda(), b.cuda()
+        for _ in range(3):
+            assert torch.equal((c + d).cpu(), a + b)
+        assert torch.equal(c.clone().cpu(), a)  # copied and set by calls, not by kernels
+        assert torch.count_nonzero(torch.zeros_like(c)) == 0
+        assert torch.count_nonzero(d.zero_().cpu()) == 0
+        others = [torch.full((MIB,), float(i), device="cuda") for i in range(8)]
+        stats = vtensor.memory_stats()
+        assert (stats["overdrawn_bytes.peak"] == 0) == (stats["borrowed_bytes.peak"] > 0)
+        assert [float(other[MIB // 2]) for other in others] == list(range(8))
+        c.index_add_(0, torch.zeros(MIB, dtype=torch.long, device="cuda"), torch.ones(MIB, device="cuda"))  # atomics
+        assert torch.equal(c[1:].cpu(), a[1:])
+        assert float(c[0]) == pytest.approx(float(a[0]) + MIB, rel=1e-5)
+
+
 def test_torchs_own_figures_and_caches_go_on_working() -> None:
     with vtensor.enabled(64 * MIB, device="cuda", chunk=2 * MIB, policy="lru"):
         assert torch.cuda.memory_stats()["num_alloc_retries"] >= 0

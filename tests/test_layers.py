@@ -27,9 +27,9 @@ KERNELS = [
         "residency",
     },
     {"range"},
-    {"range_cache", "copy_engine"},
+    {"range_cache", "copy_engine", "in_place"},
     {
-        *("engine", "engine_move", "engine_use", "engine_slots", "engine_plan"),
+        *("engine", "engine_budget", "engine_move", "engine_use", "engine_slots", "engine_plan"),
         *("engine_order", "engine_former", "engine_check"),
     },
     {"registry", "recorder"},
@@ -67,6 +67,7 @@ LGM = [
 IMPLEMENTATIONS = {
     "engine_move": "engine",
     "engine_use": "engine",
+    "engine_budget": "engine",
     "engine_plan": "engine",
     "engine_slots": "engine",
     "engine_order": "engine",

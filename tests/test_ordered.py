@@ -8,11 +8,12 @@ read too early changes the result's bits.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 
 import vtensor
 from vtensor import native, session
@@ -24,43 +25,64 @@ from .identity import check_identity
 from .test_programs import MODELS, OPTIMIZERS, training
 
 
-@pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sessions begin on the late device."""
+@pytest.fixture(params=[False, True], ids=["beyond the budget", "in place"])
+def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Sessions begin on the late device; whether it uses memory of the host in place."""
     module = native.load()
+    places = bool(request.param)
 
     def start(config: Config) -> None:
         seed = config.budget_chunks  # another order for each budget
-        module.start_late(config.budget_chunks, config.chunk, config.host, config.policy, config.min_size, seed)
+        settings = (config.budget_chunks, config.chunk, config.host, config.policy, config.min_size)
+        module.start_late(*settings, seed, places)
         open_doors(module, "cpu")
         cut_foreach(module, lambda: session.active_config().budget // 2)
 
     monkeypatch.setattr(session, "_start", start)
-    yield
+    yield places
     assert module.late_complaints() == []
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_training(late: None, model: str) -> None:
-    for stats in check_identity(lambda: training(MODELS[model], OPTIMIZERS["adamw"]), (0.6, 0.4), overdraw=True):
+def test_training(late: bool, model: str) -> None:
+    for stats in check_identity(lambda: training(MODELS[model], OPTIMIZERS["adamw"]), (0.6, 0.4), overdraw=not late):
         assert stats["evictions"] > 0
         assert stats["planned_iterations"] > 0
 
 
 @pytest.mark.parametrize("optimizer", ["sgd_foreach", "adamw_fused"])
-def test_operations_larger_than_the_budget(late: None, optimizer: str) -> None:
-    runs = check_identity(lambda: training(MODELS["bert"], OPTIMIZERS[optimizer], steps=4), (0.5, 0.3), overdraw=True)
+def test_operations_larger_than_the_budget(late: bool, optimizer: str) -> None:
+    runs = check_identity(
+        lambda: training(MODELS["bert"], OPTIMIZERS[optimizer], steps=4), (0.5, 0.3), overdraw=not late
+    )
     assert runs[-1]["evictions"] > 0
 
 
-def test_without_a_plan(late: None) -> None:
+def test_one_operation_larger_than_the_budget(late: bool) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(16, 1024), torch.randn(16, 1024)
+    with vtensor.enabled("32KiB", chunk=4096, min_size=1, host="64MiB", policy="lru"):
+        c, d = a.clone(), b.clone()
+        for _ in range(3):
+            assert torch.equal(c + d, a + b)
+        others = [torch.full((1024,), float(i)) for i in range(40)]
+        stats = vtensor.memory_stats()
+        assert (stats["overdrawn_bytes.peak"] == 0) == late
+        assert (stats["borrowed_bytes.peak"] > 0) == late
+        assert stats["overdrawn_bytes.current"] == 0
+        assert stats["oversize"] >= 3
+        assert [float(other[7]) for other in others] == list(range(40))
+        assert torch.equal(c.add_(d), a + b)
+
+
+def test_without_a_plan(late: bool) -> None:
     runs = check_identity(
-        lambda: training(MODELS["gpt2"], OPTIMIZERS["adamw"], accumulate=2, clip=1.0), policy="lru", overdraw=True
+        lambda: training(MODELS["gpt2"], OPTIMIZERS["adamw"], accumulate=2, clip=1.0), policy="lru", overdraw=not late
     )
     assert runs[-1]["moved_in_bytes"] > 0
 
 
-def test_views_in_place_and_a_side_door(late: None) -> None:
+def test_views_in_place_and_a_side_door(late: bool) -> None:
     def program() -> Any:
         kept = [torch.randn(64, 64) for _ in range(12)]
         for i in range(40):
@@ -72,10 +94,25 @@ def test_views_in_place_and_a_side_door(late: None) -> None:
         kept[4] += 1
         return kept, [float(out.sum())], nn.functional.normalize(kept[5])
 
-    check_identity(program, (0.6, 0.4), policy="lru", overdraw=True)
+    check_identity(program, (0.6, 0.4), policy="lru", overdraw=not late)
 
 
-def test_what_is_absent_comes_back_with_disable(late: None) -> None:
+def test_what_a_collective_was_given_stays(late: bool, tmp_path: Path) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with vtensor.enabled("64KiB", chunk=4096, min_size=1, host="64MiB", policy="lru"):
+            bucket = torch.ones(4096)
+            work = distributed.all_reduce(bucket, async_op=True)  # its threads use the memory from now on
+            others = [torch.full((2048,), float(i)) for i in range(32)]
+            assert vtensor.residency(bucket).resident == 4
+            work.wait()
+            assert float(bucket.sum()) == 4096
+            assert [float(other[7]) for other in others] == list(range(32))
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_what_is_absent_comes_back_with_disable(late: bool) -> None:
     torch.manual_seed(0)
     with vtensor.enabled("64KiB", chunk=4096, min_size=1, host="64MiB", policy="lru"):
         tensors = [torch.full((2048,), float(i)) for i in range(32)]

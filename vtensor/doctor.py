@@ -106,7 +106,9 @@ def _gpu_core(module: ModuleType) -> Iterator[Finding]:
         return
     try:
         check_gpu(module, torch.cuda.current_device())
-        yield "gpu memory", True, "can be managed"
+        in_place = module.probe_cuda(torch.cuda.current_device())["host_in_place"]
+        oversize = "the host's memory in place (the driver offers it)" if in_place else "more than that while it runs"
+        yield "gpu memory", True, f"can be managed; an operation larger than the budget gets {oversize}"
     except UnsupportedDeviceError as error:
         yield "gpu memory", False, str(error)
     cupy = importlib.util.find_spec("cupy") is not None

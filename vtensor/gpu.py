@@ -70,6 +70,7 @@ def start_gpu(module: ModuleType, config: Config) -> None:
             min_size=config.min_size,
             ordinal=config.ordinal,
             donated=lent,
+            places=os.environ.get("VTENSOR_HOST_IN_PLACE") != "0",
         )
     except module.InvalidUse as error:
         if pool is not None:

@@ -25,13 +25,13 @@ def memory_stats() -> dict[str, Any]:
     - ``tensor_bytes``: managed tensors, as asked for
     - ``wanted_bytes``: the same in whole chunks; its peak is what an unlimited budget would hold
     - ``absent_bytes``: tensor bytes whose only place is the host store
-    - ``borrowed_bytes``: of these, used in place
+    - ``borrowed_bytes``: of these, used in place by operations larger than the budget
     - ``unmanaged_bytes``: tensors smaller than ``min_size``, in torch's own memory
     - ``held_bytes`` (current and peak only): all chunks held; never above ``budget_bytes`` plus ``overdrawn_bytes``
     - ``used_bytes`` (current and peak only): of these, held by tensors; the others are freed memory that waits, mapped,
       for a tensor of its size
-    - ``overdrawn_bytes`` (current and peak only): held beyond the budget on a GPU, where an operation that alone needs
-      more cannot use the host store in place; 0 on the CPU
+    - ``overdrawn_bytes`` (current and peak only): held beyond the budget by operations that alone need more, on a GPU
+      that cannot use the host's memory in place (``vtensor doctor`` says); 0 on the CPU
     - ``host_bytes`` (current and peak only): slots in use in the host store; ``pinned_bytes`` of it, pinned for a GPU
 
     Settings: ``budget_bytes``, ``host_capacity_bytes``, ``chunk_bytes``.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #include "check.h"
@@ -28,9 +29,10 @@ constexpr Bytes kChunk = 4 << 10;
 StandinCuda& standin() { return *standin_cuda(); }
 struct Device {
   LateWork& work = standin().work;
-  std::unique_ptr<Driver> make(std::uint32_t seed, std::size_t most_chunks) {
+  std::unique_ptr<Driver> make(std::uint32_t seed, std::size_t most_chunks, bool places) {
     standin().begin(seed);
     standin().limit = most_chunks * kChunk;
+    standin().host_node = places ? 1 : -1;
     return std::make_unique<CudaDriver>(kChunk, 0, VT_STANDIN);
   }
   void* stream() { return reinterpret_cast<void*>(work.add_lane() + 1); }
@@ -39,9 +41,9 @@ struct Device {
 struct Device {
   LateWork own;
   LateWork& work = own;
-  std::unique_ptr<Driver> make(std::uint32_t seed, std::size_t most_chunks) {
+  std::unique_ptr<Driver> make(std::uint32_t seed, std::size_t most_chunks, bool places) {
     own.begin(seed);
-    return std::make_unique<LateDriver>(kChunk, most_chunks, own);
+    return std::make_unique<LateDriver>(kChunk, most_chunks, own, Streams::late, places);
   }
   void* stream() { return reinterpret_cast<void*>(++streams); }
   std::uintptr_t streams = 0;
@@ -60,16 +62,21 @@ struct Tensor {
 // A program and its device. Kernels check what they read when they run; what is wrong is counted.
 class Program {
  public:
-  Program(std::uint32_t seed, std::size_t budget, std::size_t streams = 2) : random_(seed), budget_(budget) {
+  // `places`: the device uses memory of the host in place.
+  Program(std::uint32_t seed, std::size_t budget, std::size_t streams = 2, bool places = false)
+      : random_(seed), budget_(budget) {
     EngineConfig config;
     config.budget_chunks = budget;
-    engine_ = std::make_unique<Engine>(device_.make(seed + 1, 4 * budget + 64), make_ram_store(kChunk, 4096 * kChunk), config);
+    engine_ = std::make_unique<Engine>(device_.make(seed + 1, 4 * budget + 64, places), make_ram_store(kChunk, 4096 * kChunk),
+                                       config);
     for (std::size_t i = 0; i < streams; ++i) streams_.push_back(engine_->stream(device_.stream()));
   }
 
   std::size_t draw(std::size_t below) { return random_() % below; }
   Lane any_stream() { return streams_[draw(streams_.size())]; }
+  Lane stream(std::size_t index) const { return streams_.at(index); }
   const Tensor& tensor(std::size_t index) const { return tensors_.at(index); }
+  std::size_t tensors() const { return tensors_.size(); }
   Engine& engine() { return *engine_; }
   LateWork& work() { return work_; }
 
@@ -137,7 +144,7 @@ class Program {
     } else if (what == 32 && draw(4) == 0) {
       engine_->evict_all();
     } else if (what == 33) {
-      engine_->resize(std::max<std::size_t>(8, budget_ - draw(4)));
+      engine_->resize(budget_ <= 8 ? budget_ : std::max<std::size_t>(8, budget_ - draw(4)));
     } else {
       std::vector<std::size_t> arguments{draw(tensors_.size())};
       const std::size_t other = draw(tensors_.size());
@@ -273,6 +280,151 @@ TEST(more_than_the_budget_at_once_is_overdrawn_and_made_good) {
   CHECK(program.wrong() == 0);
 }
 
+TEST(more_than_the_budget_at_once_is_used_in_the_hosts_memory) {
+  Program program(3, 4, 1, true);
+  const Lane stream = program.any_stream();
+  for (int i = 0; i < 3; ++i) program.fresh(3, stream);
+  program.run(stream, {0, 1, 2}, {true, false, true});
+  const Snapshot shot = program.engine().snapshot();
+  CHECK(shot.counters.oversize == 1 && shot.handles.host_mappings == 5);
+  CHECK(shot.counters.borrowed_bytes.current > 4 * kChunk && shot.pinned == 5 * kChunk);
+  program.run(stream, {0, 1, 2}, {false, true, true});  // what is there is used there
+  CHECK(program.engine().snapshot().handles.host_mappings == 5);
+  for (std::size_t i = 0; i < 50; ++i) program.run(stream, {i % 3}, {i % 2 == 0});
+  const Snapshot later = program.engine().snapshot();
+  CHECK(later.handles.host_mappings == 0 && later.counters.borrowed_bytes.current == 0);
+  CHECK(later.handles.places == 5 && later.pinned == 5 * kChunk);  // for the next time
+  CHECK(later.peak_overdrawn_chunks == 0 && later.peak_held_chunks <= 4);
+  program.finish();
+  CHECK(program.wrong() == 0);
+}
+
+TEST(a_tensor_may_be_born_in_the_hosts_memory_and_die_there) {
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    Program program(seed, 4, 2, true);
+    const Lane stream = program.any_stream();
+    Range& pinned = *program.tensor(program.fresh(3, stream)).range;
+    CHECK(program.engine().try_pin(pinned, false));  // by an operation whose work is not yet asked for
+    program.fresh(3, stream);
+    CHECK(program.engine().snapshot().handles.host_mappings == 2);
+    program.run(program.any_stream(), {1}, {true});
+    program.drop(1);  // in flight
+    CHECK(program.engine().validate().empty());
+    program.engine().unpin(program.engine().whole(pinned, false));
+    for (int i = 0; i < 20; ++i) program.drop(program.fresh(2, stream));
+    CHECK(program.engine().validate().empty());
+    program.finish();
+    CHECK(program.wrong() == 0);
+  }
+}
+
+TEST(memory_of_the_host_stays_where_it_is_for_an_operation_that_is_being_asked_for) {
+  Program program(41, 4, 1, true);
+  const Lane stream = program.any_stream();
+  for (int i = 0; i < 3; ++i) program.fresh(3, stream);
+  program.run(stream, {0, 1, 2}, {true, false, true});
+  const auto in_place = [&](std::size_t i) { return program.engine().residency(program.tensor(i).data).in_state[4]; };
+  const std::size_t last = in_place(0) == 3 ? 0 : 1;  // the one for which nothing was left
+  const std::size_t before = in_place(last);
+  Range& range = *program.tensor(last).range;
+  range.pins.fetch_add(1);  // by an operation whose work is not yet asked for
+  program.run(stream, {last}, {true});  // another thread's
+  CHECK(before > 0 && in_place(last) == before);
+  range.pins.fetch_sub(1);
+  program.run(stream, {last}, {true});
+  CHECK(in_place(last) == 0);
+  program.finish();
+  CHECK(program.wrong() == 0);
+}
+
+TEST(a_slot_that_is_still_read_may_belong_to_a_tensor_that_lies_in_place) {
+  for (std::uint32_t seed = 0; seed < 200; ++seed) {
+    Program program(seed, 3, 2, true);
+    const Lane stream = program.stream(0), other = program.stream(1);
+    for (int i = 0; i < 3; ++i) program.fresh(1, stream);
+    program.work().drain();
+    const auto leave = [&](std::size_t i) {
+      const PlannedMove move{program.tensor(i).range, program.tensor(i).serial, 0, 1};
+      program.engine().move_by_plan({&move, 1}, {});
+    };
+    leave(0);
+    program.work().drain();
+    program.run(stream, {0}, {true});  // its slot is free now, and read
+    for (std::size_t i = 0; i < 3; ++i) program.tensor(i).range->pins.fetch_add(1);
+    void* born = program.engine().allocate(kChunk, "test", other);
+    CHECK(program.engine().residency(born).in_state[4] == 1);
+    program.engine().free(born, false);
+    for (std::size_t i = 0; i < 3; ++i) program.tensor(i).range->pins.fetch_sub(1);
+    leave(1);  // into that slot
+    program.finish();
+    CHECK(program.wrong() == 0);
+  }
+}
+
+TEST(managing_ends_with_a_dead_tensor_in_place_that_an_operation_still_pins) {
+  Program program(3, 4, 1, true);
+  const Lane stream = program.any_stream();
+  for (int i = 0; i < 3; ++i) program.fresh(3, stream);
+  program.run(stream, {0, 1, 2}, {true, false, true});
+  CHECK(program.engine().snapshot().handles.host_mappings == 5);
+  std::vector<Range*> pinned;
+  for (std::size_t i = 0; i < 3; ++i) pinned.push_back(program.tensor(i).range);
+  for (Range* range : pinned) range->pins.fetch_add(1);
+  while (program.tensors() > 0) program.drop(program.tensors() - 1);
+  program.engine().detach();
+  CHECK(program.engine().drained());
+}
+
+TEST(what_is_used_in_place_comes_back_when_managing_stops) {
+  Program program(3, 4, 1, true);
+  const Lane stream = program.any_stream();
+  for (int i = 0; i < 3; ++i) program.fresh(3, stream);
+  program.run(stream, {0, 1, 2}, {true, false, true});
+  program.engine().detach();
+  const Snapshot shot = program.engine().snapshot();
+  CHECK(shot.handles.host_mappings == 0 && shot.handles.places == 0 && shot.slots_used == 0);
+  program.finish();
+  CHECK(program.wrong() == 0);
+}
+
+// Operations on up to six tensors of up to three chunks, a budget of four: now in the host's memory, now beyond the budget.
+TEST(random_operations_larger_than_the_budget) {
+  for (std::uint32_t seed = 0; seed < 40; ++seed) {
+    const bool places = seed % 2 == 0;
+    Program program(seed, 4, 1 + seed % 3, places);
+    for (int i = 0; i < 200; ++i) {
+      program.step(8);
+      if (i % 4 != 0) continue;
+      std::vector<std::size_t> all(std::min<std::size_t>(program.tensors(), 2 + program.draw(5)));
+      std::iota(all.begin(), all.end(), 0);
+      program.run(program.any_stream(), all, {true, false, true, false, false, true});
+      CHECK(program.engine().validate().empty());
+    }
+    const Snapshot shot = program.engine().snapshot();
+    CHECK(shot.counters.oversize > 5 && shot.peak_held_chunks <= 4 + shot.peak_overdrawn_chunks);
+    CHECK((shot.peak_overdrawn_chunks == 0) == places && (shot.counters.borrowed_bytes.peak > 0) == places);
+    program.finish();
+    CHECK(program.wrong() == 0);
+  }
+}
+
+TEST(an_address_that_was_given_away_in_the_hosts_memory_stays_there) {
+  Program program(37, 4, 1, true);
+  const Lane stream = program.any_stream();
+  for (int i = 0; i < 3; ++i) program.fresh(3, stream);
+  program.run(stream, {0, 1, 2}, {true, false, true});
+  const char* data = program.tensor(2).data;
+  program.engine().export_address(data);
+  program.work().drain();
+  const std::uint64_t value = program.tensor(2).value;
+  for (std::size_t i = 0; i < 40; ++i) {
+    program.run(stream, {i % 2}, {true});
+    CHECK(*reinterpret_cast<const std::uint64_t*>(data) == value);
+  }
+  program.finish();
+  CHECK(program.wrong() == 0);
+}
+
 TEST(an_address_that_was_given_away_stays_where_it_is) {
   Program program(5, 8, 1);
   const Lane stream = program.any_stream();
@@ -340,10 +492,12 @@ TEST(what_is_absent_comes_back_when_managing_stops) {
 #ifdef VT_STANDIN
 
 TEST(the_device_is_left_as_it_was_found) {
-  Program program(17, 8, 2);
+  Program program(17, 4, 2, true);
   for (int i = 0; i < 100; ++i) program.step(10);
+  program.run(program.any_stream(), {0, 1, 2, 3}, {true, true, true, true});
+  CHECK(standin().in_host > 0);
   program.finish();
-  CHECK(standin().handles() == 0 && standin().mappings() == 0 && standin().events == 0);
+  CHECK(standin().handles() == 0 && standin().mappings() == 0 && standin().events == 0 && standin().in_host == 0);
 }
 
 TEST(waits_for_copies_are_no_part_of_a_row) {
@@ -448,9 +602,12 @@ TEST(what_cannot_work_is_refused_in_words) {
 // Whichever call of CUDA fails: an allocation is served or refused whole, the engine stays right, and nothing is lost.
 TEST(every_call_fails_once) {
   std::size_t refused = 0;
-  for (std::uint64_t nth = 1; nth < 160; ++nth) {
+  std::uint64_t last = 2;  // round in which the call was reached
+  for (std::uint64_t round = 2; round < last + 4; ++round) {
+    const std::uint64_t nth = round / 2;
     standin().begin(static_cast<std::uint32_t>(nth));
     standin().limit = 64 * kChunk;
+    standin().host_node = round % 2 == 0 ? 0 : -1;  // an operation larger than the budget goes there, or beyond the budget
     EngineConfig config;
     config.budget_chunks = 6;
     Engine engine(std::make_unique<CudaDriver>(kChunk, 0, VT_STANDIN), make_ram_store(kChunk, 64 * kChunk), config);
@@ -476,12 +633,20 @@ TEST(every_call_fails_once) {
         held.pop_back();
       }
     }
+    std::vector<Use> all;
+    for (void* address : held) all.push_back(engine.whole(*engine.find(address), true));
+    for (Use& use : all) use.whole = false;
+    engine.pin_and_fetch(all, "test");
+    for (const Use& use : all) engine.ready_on(stream, *use.range);
+    CHECK(engine.validate().empty());
+    for (const Use& use : all) engine.unpin(use);
+    if (standin().calls >= standin().fail_at) last = round;
     standin().fail_at = 0;
     for (void* address : held) engine.free(address);
     engine.detach();
-    CHECK(engine.drained() && standin().handles() == 0 && standin().mappings() == 0);
+    CHECK(engine.drained() && standin().handles() == 0 && standin().mappings() == 0 && standin().in_host == 0);
   }
-  CHECK(refused > 5);
+  CHECK(refused > 5 && last > 200);
 }
 
 #endif

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -20,6 +21,7 @@ namespace {
 struct Handle {
   int file;
   std::size_t bytes;
+  bool in_host;
   int references = 1;
 };
 struct Mapping {
@@ -69,7 +71,7 @@ void let_go(std::uint64_t id) {
   Handle& handle = g_handles.at(id);
   if (--handle.references > 0) return;
   close(handle.file);
-  g_used -= handle.bytes;
+  (handle.in_host ? g.in_host : g_used) -= handle.bytes;
   g_handles.erase(id);
 }
 
@@ -99,9 +101,12 @@ CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) { return *bytes = g.limit, CU
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute what, CUdevice) {
   *value = what == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? g.virtual_memory
            : what == CU_DEVICE_ATTRIBUTE_INTEGRATED                        ? g.integrated
-                                                                           : 0;
+           : what == CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? g.host_node >= 0
+           : what == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID                                  ? g.host_node
+                                                                                       : 0;
   return CUDA_SUCCESS;
 }
+CUresult cuDeviceCanAccessPeer(int* reaches, CUdevice, CUdevice) { return *reaches = 0, CUDA_SUCCESS; }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) { return *context = primary(), CUDA_SUCCESS; }
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 CUresult cuCtxGetCurrent(CUcontext* context) {
@@ -143,14 +148,16 @@ CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes) {
   g_reservations.erase(found);
   return CUDA_SUCCESS;
 }
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp*, unsigned long long) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* what, unsigned long long) {
   CUresult result;
   if (!enters(&result)) return result;
-  if (g_used + bytes > g.limit) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool in_host = what->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  if (in_host && (g.host_node < 0 || what->location.id != g.host_node)) return CUDA_ERROR_INVALID_VALUE;
+  if (!in_host && g_used + bytes > g.limit) return CUDA_ERROR_OUT_OF_MEMORY;
   const int file = memfd_create("chunk", 0);
   if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  g_used += bytes;
-  g_handles[*handle = g_next_handle++] = {file, bytes};
+  (in_host ? g.in_host : g_used) += bytes;
+  g_handles[*handle = g_next_handle++] = {file, bytes, in_host};
   return CUDA_SUCCESS;
 }
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
@@ -178,13 +185,16 @@ CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAlloc
   g_mappings[at] = {handle};
   return CUDA_SUCCESS;
 }
-CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc*, size_t) {
+CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc* users, size_t count) {
   CUresult result;
   if (!enters(&result)) return result;
+  const bool for_host = std::any_of(users, users + count,
+                                    [](const auto& user) { return user.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA; });
   for (const CUdeviceptr end = at + bytes; at < end;) {  // several mappings, but each of them whole
     const auto found = g_mappings.find(at);
     if (found == g_mappings.end()) return CUDA_ERROR_INVALID_VALUE;
     const Handle& handle = g_handles.at(found->second.handle);
+    if (for_host && !handle.in_host) return CUDA_ERROR_INVALID_VALUE;
     if (at + handle.bytes > end || mmap(pointer(at), handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, handle.file, 0) == MAP_FAILED) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -280,6 +290,7 @@ void StandinCuda::begin(std::uint32_t seed) {
     return found != g_mappings.end() && found->second.accessible ? found->second.handle : ~std::uint64_t{0};
   };
   calls = fail_at = 0;
+  host_node = -1;
 }
 
 std::size_t StandinCuda::handles() const { return g_handles.size(); }

@@ -11,6 +11,8 @@ struct StandinCuda {
   LateWork work;
   std::size_t limit = std::size_t{1} << 30;  // bytes of device memory
   int virtual_memory = 1, integrated = 0;
+  int host_node = -1;         // whose memory it uses in place; -1 for none. Set before a driver begins
+  std::size_t in_host = 0;    // bytes of that
   std::uint64_t calls = 0;    // of functions that can fail
   std::uint64_t fail_at = 0;  // the call of this number fails; 0 for none
   std::size_t events = 0;     // alive
