@@ -194,7 +194,7 @@ Status Engine::back_part(Lock& lock, Range& range, std::uint32_t index) {
 void Engine::become_live(Range& range, Bytes bytes, const char* operation) {
   range.bytes = bytes;
   range.life = Life::live;
-  range.exported = false;
+  range.exported = range.fixed = false;
   range.serial = ++serials_;
   range.tag = {};
   range.part_use.clear();

@@ -188,6 +188,8 @@ class Engine {
   Residency merge(const void* address);
   // The address leaves our sight (numpy, DLPack, data_ptr): from now on never clean, and always mapped.
   void export_address(const void* address);
+  // The same for who may use it at any moment: it never moves any more. Pre: pinned, and fetched.
+  void fix_address(const void* address);
   Residency residency(const void* address);
   std::vector<Piece> pieces(const void* address);
   // Whether all live tensors would fit the budget at once: then nothing ever moves.

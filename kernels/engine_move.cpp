@@ -180,7 +180,7 @@ Range* Engine::choose_victim() const {
   Range* best = nullptr;
   double best_score = -1.0;
   for (Range* range : roster_) {
-    if (range->pins.load() != 0 || (ordered_ && (range->exported || !range->seen.load()))) continue;
+    if (range->pins.load() != 0 || range->fixed || (ordered_ && (range->exported || !range->seen.load()))) continue;
     Tick use = range->last_use.load(std::memory_order_relaxed);
     if (range->part_pins != 0 || !range->part_use.empty()) {
       const auto victims = victims_in(*range);

@@ -94,10 +94,11 @@ void Engine::fetch(Lock& lock, std::span<const Use> uses, Fetch fetch) {
   }
 }
 
-// On an ordered device, memory of the host that others may use goes on being used: who has the address of an exported tensor, or an
-// operation that has pinned it and whose work is not yet asked for.
+// What is fixed never moves. On an ordered device, memory of the host that others may use goes on being used: who has the address of an
+// exported tensor, or an operation that has pinned it and whose work is not yet asked for.
 bool Engine::stays_borrowed(const Range& range, std::uint32_t index, const Fetch& fetch) const {
-  if (!ordered_ || range.parts[index].state != State::borrowed) return false;
+  if (range.parts[index].state != State::borrowed) return false;
+  if (!ordered_) return range.fixed;
   const auto own = std::count_if(fetch.uses.begin(), fetch.uses.end(), [&](const Use& use) {
     return use.range == &range && use.first <= index && index < use.last;
   });
@@ -229,6 +230,12 @@ void Engine::export_address(const void* address) {
     }
     if (part.state == State::absent && !borrow(*range, i).ok()) ++counters_.failures;
   }
+}
+
+void Engine::fix_address(const void* address) {
+  export_address(address);
+  Lock lock(mutex_);
+  if (Range* range = find(address); range != nullptr && range->life == Life::live) range->fixed = true;
 }
 
 Residency Engine::residency(const void* address) {

@@ -42,6 +42,7 @@ struct Range {
   std::uint32_t resident = 0;  // vTensors in state resident
   Life life = Life::unused;
   bool exported = false;      // its address was given away: never clean, and mapped wherever its data is
+  bool fixed = false;         // exported to who may use it at any moment, by system calls even, which do not fault: it never moves
   std::uint32_t part_pins = 0;
   std::uint32_t roster_at = kNone;  // index in the engine's list of ranges with something resident
   Tick freed_at = 0;

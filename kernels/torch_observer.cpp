@@ -33,7 +33,7 @@ struct Traits {
   // It is made of other operators wholly: it holds no memory between them, so it pins nothing for its length.
   // (One whole LSTM would otherwise keep all its steps in memory.)
   bool transparent = false;
-  // It goes on using its arguments on a stream of its own after it returned (NCCL): they stay where they are.
+  // It goes on using its arguments after it returned, on a stream of its own (NCCL) or by system calls (gloo): they stay where they are.
   bool keeps_arguments = false;
   std::uint64_t written = 0;    // bit i: argument i is written, by the schema's word
   std::uint64_t may_write = 0;  // the same, and all of an operator whose schema may not say it
@@ -183,10 +183,10 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
     thread.uses.insert(thread.uses.end(), thread.missing.begin(), thread.missing.end());
     thread.missing.clear();
   }
-  if (engine->ordered() && (stream == Ticket::Lane::none || traits.keeps_arguments)) {
-    // A graph is captured, which will use these addresses for good, or somebody else uses them now.
+  // A graph that is captured uses these addresses for good.
+  if (traits.keeps_arguments || (engine->ordered() && stream == Ticket::Lane::none)) {
     for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
-      engine->export_address(reinterpret_cast<const void*>(thread.uses[i].range->base));
+      engine->fix_address(reinterpret_cast<const void*>(thread.uses[i].range->base));
     }
   }
   if (stream != Ticket::Lane::none) {

@@ -18,6 +18,7 @@ import numpy
 import pytest
 import torch
 import torch.multiprocessing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import vtensor
@@ -224,3 +225,10 @@ print((ctypes.c_float * 8192).from_address(torch._C.TensorBase.data_ptr(tensors[
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "0.0", "")
+
+
+@pytest.mark.filterwarnings("error")
+def test_tensors_without_memory_pass_the_doors() -> None:
+    with vtensor.enabled("1MiB", chunk=4096, min_size=1), FakeTensorMode():
+        fake = torch.empty(64, 64) + 1
+        assert fake.untyped_storage().nbytes() == 4 * 64 * 64

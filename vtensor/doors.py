@@ -8,6 +8,7 @@ Leaves: plain reads and writes by instructions; those the fault handler serves (
 from __future__ import annotations
 
 import faulthandler
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -27,13 +28,21 @@ _STORAGE: Any = torch._C.StorageBase
 _saved: dict[tuple[type, str], Any] = {}
 
 
+def _is_fake(value: Any) -> bool:
+    """Whether it has a shape only (``torch.compile``, FSDP): torch warns when its address is asked for."""
+    fakes = sys.modules.get("torch._subclasses.fake_tensor")
+    return fakes is not None and isinstance(value, fakes.FakeTensor)
+
+
 def _door(original: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
     def give_away(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_fake(self):
+            return original(self, *args, **kwargs)
         owner = _TENSOR if isinstance(self, torch.Tensor) else _STORAGE
         try:
             address = owner.data_ptr(self)
         except RuntimeError:
-            address = 0  # a tensor without memory (sparse, fake, wrapped): nothing is given away
+            address = 0  # a tensor without memory (sparse, wrapped): nothing is given away
         if address:
             core.export_address(address)
         return original(self, *args, **kwargs)

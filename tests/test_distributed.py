@@ -1,0 +1,92 @@
+"""Collectives under a budget: another thread, or another stream, uses their tensors after the operation has returned.
+
+gloo's threads read and write them by system calls, which do not fault where memory is not mapped: they fail.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed
+
+import vtensor
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch was built without torch.distributed")
+
+SCRIPT = """
+import hashlib, sys
+import torch, vtensor
+from torch import distributed, nn
+
+rank, store, budget = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+torch.set_num_threads(1)
+if budget != "none":
+    vtensor.enable(budget, chunk=4096, min_size=1, host="256MiB")
+distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+torch.manual_seed(0)
+model = nn.Sequential(*[nn.Linear(128, 128) for _ in range(6)])
+parallel = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.1)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(6):
+    data = torch.randn(256, 128, generator=torch.Generator().manual_seed(10 * step + rank))
+    optimizer.zero_grad()
+    parallel(data).square().mean().backward()
+    optimizer.step()
+if rank == 0:
+    print(hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest())
+    print(vtensor.memory_stats()["evictions"] if budget != "none" else 0)
+distributed.destroy_process_group()
+"""
+
+
+def two_processes(script: Path, budget: str) -> tuple[str, int]:
+    """What rank 0 trained, and how much left its memory."""
+    root = Path(__file__).resolve().parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    store = script.with_name(f"store-{budget}")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, str(rank), store, budget], stdout=subprocess.PIPE, env=environment, text=True
+        )
+        for rank in range(2)
+    ]
+    try:
+        out = [process.communicate(timeout=120)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0]
+    digest, evictions = out[0].split()
+    return digest, int(evictions)
+
+
+def test_data_parallel_training(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    plain, _ = two_processes(script, "none")
+    for budget in ("1600KiB", "1MiB"):
+        managed, evictions = two_processes(script, budget)
+        assert managed == plain
+        assert evictions > 0
+
+
+def test_what_a_collective_was_given_stays(tmp_path: Path) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with vtensor.enabled("64KiB", chunk=4096, min_size=1, host="64MiB", policy="lru"):
+            before = [torch.zeros(2048) for _ in range(16)]  # operations are observed from now on
+            bucket = torch.ones(4096)
+            work = distributed.all_reduce(bucket, async_op=True)
+            others = [torch.full((2048,), float(i)) for i in range(32)]
+            assert vtensor.residency(bucket).resident == 4
+            work.wait()
+            assert float(bucket.sum()) == 4096
+            assert [float(other[7]) for other in others] == list(range(32))
+            assert sum(float(other.sum()) for other in before) == 0
+    finally:
+        distributed.destroy_process_group()
