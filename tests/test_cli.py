@@ -55,6 +55,7 @@ def test_a_module(script: Path) -> None:
         ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
         ("if True print()", 1, "SyntaxError"),
         ("import vtensor; vtensor.disable()", 0, "turned vtensor off"),
+        ("import torch; torch.ones(9)", 0, "nothing was managed: this process made no tensor of"),
     ],
 )
 def test_exit_codes(script: Path, body: str, code: int, text: str) -> None:

@@ -18,10 +18,11 @@ from types import CodeType, ModuleType
 
 from lgm import LgmError
 
+from .config import format_bytes
 from .errors import ConfigError
 from .planning import save_trace
-from .session import disable, is_enabled
-from .stats import memory_summary
+from .session import active_config, disable, is_enabled
+from .stats import memory_stats, memory_summary
 
 __all__ = ["run_module", "run_script"]
 
@@ -128,4 +129,11 @@ def _say_goodbye(trace: str | None) -> None:
         except (RuntimeError, OSError, LgmError) as error:
             print(f"vtensor: {trace} was not written: {error}", file=sys.stderr)
     print(memory_summary(), file=sys.stderr)
+    if memory_stats()["allocations"] == 0:
+        print(
+            f"vtensor: nothing was managed: this process made no tensor of {format_bytes(active_config().min_size)} or "
+            "more. Processes that a script starts have sessions of their own: call vtensor.enable() in them, or start "
+            "each with 'vtensor run' (torchrun ... -m vtensor run --budget 4GiB train.py)",
+            file=sys.stderr,
+        )
     disable()

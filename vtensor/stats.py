@@ -130,6 +130,8 @@ def memory_summary() -> str:
         ("planned iterations", f"{s['planned_iterations']} of {s['iterations']}", _plan_note(s)),
         ("larger than the budget", f"{s['oversize']} operations", f"{peak('borrowed_bytes')} used in place"),
     ]
+    if s["overdrawn_bytes.peak"]:
+        rows.append(("beyond the budget", size["overdrawn_bytes.current"], peak("overdrawn_bytes")))
     title = f"vtensor: {config.policy} by {config.granularity}, chunks of {format_bytes(config.chunk)}"
     return "\n".join([title, *(f"  {name:<26} {value:>14}   {note}".rstrip() for name, value, note in rows)])
 
