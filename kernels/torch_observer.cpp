@@ -55,7 +55,13 @@ Traits examine(const at::RecordFunction& function) {
     if (alias != nullptr && alias->isWrite()) traits.written |= std::uint64_t{1} << std::min<std::size_t>(i, 63);
   }
   const auto handle = c10::Dispatcher::singleton().findSchema(schema.operator_name());
-  const bool composite = handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  // Some are composite only where no backend has a kernel of its own (silu_backward): with one, they read their arguments.
+  static constexpr c10::DispatchKeySet kBackends({c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::MkldnnCPU,
+                                                  c10::DispatchKey::SparseCPU, c10::DispatchKey::SparseCUDA,
+                                                  c10::DispatchKey::SparseCsrCPU, c10::DispatchKey::SparseCsrCUDA,
+                                                  c10::DispatchKey::QuantizedCPU, c10::DispatchKey::QuantizedCUDA});
+  const bool composite = handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+                         !handle->hasKernelForAnyDispatchKey(kBackends);
   // Only aten's own: a user's operator registered without a key looks the same and may read raw pointers.
   traits.transparent = composite && schema.name().starts_with("aten::");
   bool view = !composite && traits.written == 0 && !schema.returns().empty();

@@ -82,6 +82,26 @@ def test_without_a_plan(late: bool) -> None:
     assert runs[-1]["moved_in_bytes"] > 0
 
 
+@pytest.mark.parametrize("activation", [nn.SiLU, nn.Mish, lambda: nn.ChannelShuffle(4)])
+def test_operators_that_are_made_of_others_only_where_there_is_no_kernel(late: bool, activation: Any) -> None:
+    def program() -> Any:
+        model = nn.Sequential(nn.Linear(64, 512), activation(), nn.Linear(512, 64))
+        losses = []
+        for step in range(3):
+            data = torch.randn(128, 64, generator=torch.Generator().manual_seed(step))
+            wide = model[1](model[0](data).view(128, 8, 8, 8)).view(128, 512)
+            loss = model[2](wide).square().mean()
+            losses.append(loss.detach())
+            model.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.sub_(parameter.grad, alpha=0.1)
+        return list(model.parameters()), losses
+
+    check_identity(program, (0.6, 0.35), policy="lru", overdraw=not late)
+
+
 def test_views_in_place_and_a_side_door(late: bool) -> None:
     def program() -> Any:
         kept = [torch.randn(64, 64) for _ in range(12)]
