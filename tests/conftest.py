@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import vtensor
-from vtensor import native
+from vtensor import native, session
+from vtensor.config import Config
 
 hypothesis.settings.register_profile(
     "default", max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
@@ -40,6 +41,22 @@ def session_is_off() -> Iterator[None]:
     vtensor.disable()
     torch.set_num_threads(threads)
     gc.collect()
+
+
+@pytest.fixture(params=[False, True], ids=["beyond the budget", "in place"])
+def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Sessions begin on an ordered device whose copies happen late; whether it uses memory of the host in place."""
+    module = native.load()
+    places = bool(request.param)
+
+    def start(config: Config) -> None:
+        seed = config.budget_chunks  # another order for each budget
+        settings = (config.budget_chunks, config.chunk, config.host, config.policy, config.min_size)
+        module.start_late(*settings, seed, places)
+
+    monkeypatch.setattr(session, "_start", start)
+    yield places
+    assert module.late_complaints() == []
 
 
 @pytest.fixture

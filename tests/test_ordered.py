@@ -7,7 +7,6 @@ read too early changes the result's bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +15,9 @@ import torch
 from torch import distributed, nn
 
 import vtensor
-from vtensor import native, session
-from vtensor.config import Config
-from vtensor.doors import open_doors
-from vtensor.foreach import cut_foreach
 
 from .identity import check_identity
 from .test_programs import MODELS, OPTIMIZERS, training
-
-
-@pytest.fixture(params=[False, True], ids=["beyond the budget", "in place"])
-def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
-    """Sessions begin on the late device; whether it uses memory of the host in place."""
-    module = native.load()
-    places = bool(request.param)
-
-    def start(config: Config) -> None:
-        seed = config.budget_chunks  # another order for each budget
-        settings = (config.budget_chunks, config.chunk, config.host, config.policy, config.min_size)
-        module.start_late(*settings, seed, places)
-        open_doors(module, "cpu")
-        cut_foreach(module, lambda: session.active_config().budget // 2)
-
-    monkeypatch.setattr(session, "_start", start)
-    yield places
-    assert module.late_complaints() == []
 
 
 @pytest.mark.parametrize("model", MODELS)
