@@ -1,6 +1,7 @@
 #include "managed.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "registry.h"
 
@@ -38,6 +39,42 @@ void free_managed(Engine& engine, void* address) {
     if (const Recording recording{thread}) keep = recording->died(*engine.find(address));
   }
   engine.free(address, keep);
+}
+
+void keep(Engine& engine, std::span<const Address> addresses) {
+  Thread& thread = this_thread();
+  if (thread.keeps != &engine) thread.kept.clear();  // an earlier session's, whose engine may be gone
+  thread.keeps = &engine;
+  const auto first = static_cast<std::ptrdiff_t>(thread.kept.size());
+  for (const Address address : addresses) {
+    Range* range = engine.find(reinterpret_cast<const void*>(address));
+    if (range == nullptr) continue;
+    Use use = engine.whole(*range, false);
+    use.whole = false;
+    thread.kept.push_back(use);
+  }
+  const std::span<const Use> uses(thread.kept.begin() + first, thread.kept.end());
+  if (uses.empty()) return;
+  engine.pin_and_fetch(uses, "a backward written in Python");
+  const Ticket::Lane stream = current_stream(engine);
+  for (const Use& use : uses) {
+    if (stream != Ticket::Lane::none) engine.ready_on(stream, *use.range);
+  }
+}
+
+std::size_t kept(const Engine& engine) noexcept {
+  const Thread& thread = this_thread();
+  return thread.keeps == &engine ? thread.kept.size() : 0;
+}
+
+void release_kept(Engine& engine, std::size_t but) {
+  Thread& thread = this_thread();
+  if (thread.keeps != &engine) return;
+  const Ticket::Lane stream = current_stream(engine);
+  for (; thread.kept.size() > but; thread.kept.pop_back()) {
+    if (stream != Ticket::Lane::none) engine.used_on(stream, *thread.kept.back().range);
+    engine.unpin(thread.kept.back());
+  }
 }
 
 }  // namespace vt

@@ -5,6 +5,7 @@
 // Leaves: argument checking for people (vtensor/session.py and vtensor/config.py).
 
 #include "fault_handler.h"
+#include "managed.h"
 #include "module.h"
 #include "registry.h"
 #include "thread_state.h"
@@ -109,6 +110,13 @@ void bind_product(py::module_& m) {
     return engine == nullptr || engine->fits();
   });
   m.def("manage_all_sizes", [](bool all) { manage_all_sizes(all); });
+  // For doors.py: tensors that code in Python hands to kernels past torch's operations.
+  m.def("ordered", [] { return current().ordered(); });
+  m.def("keep", [](const std::vector<Address>& addresses) { keep(current(), addresses); }, Unlocked());
+  m.def("kept", [] { return current_engine() != nullptr ? kept(current()) : std::size_t{0}; });
+  m.def("release_kept", [](std::size_t but) {
+    if (current_engine() != nullptr) release_kept(current(), but);
+  });
   m.def("export_address", [](std::uintptr_t a) {
     py::gil_scoped_release unlocked;
     if (Engine* engine = engine_of(pointer(a))) engine->export_address(pointer(a));

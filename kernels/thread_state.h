@@ -30,6 +30,8 @@ struct Thread {
   std::vector<Use> missing;       // arguments of the newest that are not wholly resident
   std::vector<Use> seen;          // all of its managed arguments, for the recorder
   bool records = false;           // whether to fill `seen`
+  std::vector<Use> kept;          // pinned for code that no operation tells of (managed.h)
+  Engine* keeps = nullptr;        // the engine those belong to
   std::vector<Range*> newborns;   // allocated inside the outermost operation that is not transparent
   bool all_sizes = false;         // manage small allocations too
   std::uint32_t solid = 0;        // operations under way that are not transparent

@@ -33,6 +33,9 @@ struct Traits {
   // It is made of other operators wholly: it holds no memory between them, so it pins nothing for its length.
   // (One whole LSTM would otherwise keep all its steps in memory.)
   bool transparent = false;
+  // A range of the program somebody named, no operation. A torch.autograd.Function is one with arguments, which its kernels may read
+  // without telling.
+  bool named = false;
   // It goes on using its arguments after it returned, on a stream of its own (NCCL) or by system calls (gloo): they stay where they are.
   bool keeps_arguments = false;
   std::uint64_t written = 0;    // bit i: argument i is written, by the schema's word
@@ -44,7 +47,8 @@ Traits examine(const at::RecordFunction& function) {
   Traits traits{function.name(), function.overload_name()};
   const auto found = function.operator_schema();  // a copy: too slow for every operation
   if (!found) {
-    traits.skip_arguments = traits.transparent = true;  // a range somebody named, not an operation
+    traits.named = traits.skip_arguments = traits.transparent = true;
+    traits.may_write = ~std::uint64_t{0};
     return traits;
   }
   const c10::FunctionSchema& schema = *found;
@@ -164,11 +168,12 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   const auto stream = observe ? current_stream(*engine) : Ticket::Lane::none;
   thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, stream});
   thread.solid += !transparent;
-  if (!observe || traits.skip_arguments) return nullptr;
+  const bool unseen = observe && traits.named && engine->ordered() && !function.inputs().empty();
+  if (!observe || (traits.skip_arguments && !unseen)) return nullptr;
   engine->tick();
   thread.missing.clear();  // left over if the operation before this one failed here
   thread.seen.clear();
-  thread.records = recorded(thread);
+  thread.records = !traits.named && recorded(thread);
   const std::uint64_t written = engine->ordered() ? traits.may_write : traits.written;
   std::size_t index = 0;
   for (const c10::IValue& input : function.inputs()) {

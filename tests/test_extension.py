@@ -42,7 +42,14 @@ void count_up(const at::Tensor& x) {
   float* values = const_cast<float*>(x.const_data_ptr<float>());
   for (int64_t i = 0; i < x.numel(); ++i) values[i] += 1.0f;
 }
+double total(const at::Tensor& x) {
+  const float* values = x.const_data_ptr<float>();
+  double sum = 0.0;
+  for (int64_t i = 0; i < x.numel(); ++i) sum += values[i];
+  return sum;
+}
 PYBIND11_MODULE(raw_pointers, m) {
+  m.def("total", total);
   m.def("cube", cube);
   m.def("cube_backward", cube_backward);
   m.def("count_up", count_up);
@@ -94,3 +101,39 @@ def test_raw_pointers_inside_autograd(extension: ModuleType) -> None:
 
     runs = check_identity(program, (0.5, 0.2, 0.1))
     assert runs[-1]["faults"] > 0
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_raw_pointers_inside_autograd_where_nothing_faults(extension: ModuleType, late: bool, where: str) -> None:
+    """On a GPU, too, what a Function was given is there when it hands it on."""
+
+    def total(x: torch.Tensor, now: str) -> float:
+        if now == where:
+            [torch.full((64, 64), 3.0) for _ in range(24)]  # more than the budget holds
+            return float(extension.total(x))
+        return 1.0
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x * total(x, "forward")
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            return gradient * (1.0 + total(x, "backward") - total(gradient, "backward"))
+
+    def program() -> Any:
+        x = torch.randn(64, 64, requires_grad=True)
+        w = torch.randn(64, 64, requires_grad=True)
+        hidden = x
+        for _ in range(6):
+            hidden = torch.tanh(hidden @ w)
+            hidden.sum()  # what no operation was given yet never leaves
+            hidden = Scaled.apply(hidden).div(100.0)
+        (hidden * hidden).sum().backward()
+        return x.grad, w.grad
+
+    runs = check_identity(program, (0.6, 0.35), policy="lru", overdraw=not late)
+    assert runs[-1]["evictions"] > 0

@@ -79,6 +79,32 @@ def test_operators_that_are_made_of_others_only_where_there_is_no_kernel(late: b
     check_identity(program, (0.6, 0.35), policy="lru", overdraw=not late)
 
 
+def test_a_function_under_transforms(late: bool) -> None:
+    class Cube(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            return x * x * x
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: torch.Tensor) -> None:
+            ctx.save_for_backward(inputs[0])
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            return gradient * x * x * 3.0
+
+    def program() -> Any:
+        rows = [torch.randn(16, 512, requires_grad=True) for _ in range(6)]
+        by_row = [torch.func.vmap(torch.func.grad(lambda row: Cube.apply(row).sum()))(x) for x in rows]
+        sum((Cube.apply(x) * y).sum() for x, y in zip(rows, by_row, strict=True)).backward()
+        return by_row, [x.grad for x in rows]
+
+    check_identity(program, (0.6, 0.35), policy="lru", overdraw=not late)
+
+
 def test_views_in_place_and_a_side_door(late: bool) -> None:
     def program() -> Any:
         kept = [torch.randn(64, 64) for _ in range(12)]

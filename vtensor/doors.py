@@ -1,7 +1,8 @@
 """Python-visible doors through which a tensor's address leaves torch: numpy, DLPack, ``data_ptr``, storages.
 
 Covers: telling the core that an address was given away, so that from then on its data is mapped wherever it is,
-also for readers the processor does not catch (a ``write(2)`` of the kernel), and is never taken for unchanged.
+also for readers the processor does not catch (a ``write(2)`` of the kernel), and is never taken for unchanged; and,
+on a GPU, what a backward written in Python works on.
 Leaves: plain reads and writes by instructions; those the fault handler serves (``kernels/fault_handler.h``).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -34,16 +36,20 @@ def _is_fake(value: Any) -> bool:
     return fakes is not None and isinstance(value, fakes.FakeTensor)
 
 
+def _address(value: Any) -> int:
+    """Of a tensor or storage; 0 if it has no memory (fake, sparse, wrapped)."""
+    if _is_fake(value):
+        return 0
+    owner = _TENSOR if isinstance(value, torch.Tensor) else _STORAGE
+    try:
+        return int(owner.data_ptr(value))
+    except RuntimeError:
+        return 0
+
+
 def _door(original: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
     def give_away(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_fake(self):
-            return original(self, *args, **kwargs)
-        owner = _TENSOR if isinstance(self, torch.Tensor) else _STORAGE
-        try:
-            address = owner.data_ptr(self)
-        except RuntimeError:
-            address = 0  # a tensor without memory (sparse, wrapped): nothing is given away
-        if address:
+        if address := _address(self):
             core.export_address(address)
         return original(self, *args, **kwargs)
 
@@ -63,11 +69,69 @@ def _keeping_ours_on_top(enable: Callable[..., None], core: ModuleType) -> Calla
     return enable_and_arm
 
 
+class _Depth(threading.local):
+    """How many backwards written in Python run in this thread, one within another."""
+
+    value = 0
+
+
+def _addresses(values: Any) -> list[int]:
+    """Of the tensors among `values`, which may be in lists."""
+    found = []
+    for value in values:
+        if isinstance(value, list):
+            found += _addresses(value)
+        elif isinstance(value, torch.Tensor):
+            found.append(_address(value))
+    return found
+
+
+def _keep_what_backwards_are_given(core: ModuleType) -> None:
+    """On a device where nothing faults, a backward written in Python may hand its tensors to kernels that nobody sees.
+
+    Its gradients, and what it takes from ``ctx.saved_tensors``, are resident until it returns. (What a forward is
+    given, the observer sees.)
+    """
+    owner: Any = torch.autograd.function.BackwardCFunction
+    unpacked = owner.saved_tensors
+    depth = _Depth()
+
+    def keeping(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(self: Any, *args: Any) -> Any:
+            before = core.kept()
+            depth.value += 1
+            try:
+                core.keep(_addresses(args))
+                return plain(self, *args)
+            finally:
+                depth.value -= 1
+                core.release_kept(before)
+
+        return apply
+
+    def saved_tensors(self: Any) -> Any:
+        values = unpacked.__get__(self)
+        if depth.value > 0:
+            core.keep(_addresses(values))
+        return values
+
+    for name in ("apply", "apply_boxed"):  # torch 2.13 has the second
+        if hasattr(owner, name):
+            _set(owner, name, keeping(getattr(owner, name)))
+    _set(owner, "saved_tensors", property(saved_tensors))
+
+
+def _set(owner: type, name: str, value: Any) -> None:
+    _saved[owner, name] = vars(owner).get(name)
+    setattr(owner, name, value)
+
+
 def open_doors(core: ModuleType, device: str) -> None:
     """Replace the doors on torch's classes by ones that tell `core`."""
     for owner, name in _DOORS[device]:
-        _saved[owner, name] = vars(owner).get(name)
-        setattr(owner, name, _door(getattr(owner, name), core))
+        _set(owner, name, _door(getattr(owner, name), core))
+    if core.ordered():
+        _keep_what_backwards_are_given(core)
     faulthandler.enable = _keeping_ours_on_top(_enable_faulthandler, core)
 
 
