@@ -29,8 +29,7 @@ Status ChunkPool::acquire(ChunkId* chunk, Take which) {
 
 bool ChunkPool::acquire_leaving(ChunkId* chunk) {
   if (leaving_.empty() || held_ >= capacity_) return false;
-  *chunk = leaving_.front();
-  leaving_.erase(leaving_.begin());
+  *chunk = pick_leaving();
   ++held_;
   changed();
   return true;
@@ -52,8 +51,7 @@ Status ChunkPool::overdraw(ChunkId* chunk) {
   if (!free_.empty()) {  // from an earlier one
     *chunk = pick(free_.end() - 1);
   } else if (!leaving_.empty()) {
-    *chunk = leaving_.front();
-    leaving_.erase(leaving_.begin());
+    *chunk = pick_leaving();
   } else {
     Status status = driver_.set_capacity(capacity_ + overdrawn_ + 1);
     if (!status.ok()) return status;
@@ -88,6 +86,12 @@ ChunkId ChunkPool::pick(std::vector<ChunkId>::iterator free) {
   const ChunkId chunk = *free;
   free_.erase(free);
   is_free_[chunk] = false;
+  return chunk;
+}
+
+ChunkId ChunkPool::pick_leaving() {
+  const ChunkId chunk = leaving_.front();
+  leaving_.erase(leaving_.begin());
   return chunk;
 }
 

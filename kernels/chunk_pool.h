@@ -67,6 +67,7 @@ class ChunkPool {
  private:
   void put(ChunkId chunk);
   ChunkId pick(std::vector<ChunkId>::iterator free);
+  ChunkId pick_leaving();  // the one that has been leaving the longest
   void changed();  // counts the peak and stops the program if the budget is exceeded
 
   Driver& driver_;

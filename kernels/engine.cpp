@@ -177,18 +177,7 @@ Status Engine::back_part(Lock& lock, Range& range, std::uint32_t index) {
     return kOk;
   }
   if (status.code != Code::nothing_leaves || config_.oversize == Oversize::raise) return status;
-  // Every chunk is pinned by running operations: the new tensor starts its life in the host store.
-  SlotId slot = kNone;
-  status = acquire_slot(&slot);
-  if (!status.ok()) return status;
-  status = driver_->map_host(address_of(range, index), store_->place(slot));
-  if (!status.ok()) {
-    store_->release(slot);
-    return status;
-  }
-  part.slot = slot;
-  part.state = State::borrowed;
-  return kOk;
+  return born_in_place(range, index);  // every chunk is pinned by running operations
 }
 
 void Engine::become_live(Range& range, Bytes bytes, const char* operation) {

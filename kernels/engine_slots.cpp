@@ -41,19 +41,17 @@ void Engine::end_borrowing(Range& range) {
   }
 }
 
-// A new vTensor on an ordered device that begins its life in the host store. Pre: nothing uses its address.
+// A new vTensor begins its life in the host store. Pre: nothing uses its address.
 Status Engine::born_in_place(Range& range, std::uint32_t index) {
   VTensor& part = range.parts[index];
   SlotId slot = kNone;
   Status status = acquire_slot(&slot);
   if (!status.ok()) return status;
-  status = in_place_.take(slot);
-  if (status.ok()) {
-    status = unmap_formers(range, index, index + 1);
-    if (status.ok()) status = driver_->map_host(address_of(range, index), in_place_.place(slot));
-    if (!status.ok()) in_place_.give_back(slot, {});
-  }
+  if (ordered_) status = in_place_.take(slot);
+  if (status.ok() && ordered_) status = unmap_formers(range, index, index + 1);
+  if (status.ok()) status = driver_->map_host(address_of(range, index), place_of(slot));
   if (!status.ok()) {
+    if (in_place_.has(slot)) in_place_.give_back(slot, {});
     store_->release(slot);
     return status;
   }
