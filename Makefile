@@ -9,8 +9,10 @@ STAMP  := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/vtensor demo
 
+# The planner's tests compute with one thread each, so that several run at once; torch's take all cores themselves.
 test: $(STAMP) lint sanitize
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest tests/lgm -n auto --dist worksteal
+	$(BIN)/python -m pytest --ignore tests/lgm
 
 # The planner's own tests where there is nothing but NumPy.
 test-lgm:

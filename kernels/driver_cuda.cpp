@@ -257,10 +257,6 @@ bool CudaDriver::in_reservation(Address at, Bytes bytes) const {
   return at + bytes <= base + length;
 }
 
-Status CudaDriver::map(Address at, ChunkId chunk, Access access) {
-  return access == Access::none ? illegal("map") : map_run(at, {&chunk, 1});
-}
-
 Status CudaDriver::map_run(Address at, std::span<const ChunkId> chunks) {
   const Current current(*this);
   std::lock_guard lock(mutex_);
@@ -277,10 +273,6 @@ Status CudaDriver::map_run(Address at, std::span<const ChunkId> chunks) {
   for (std::size_t i = 0; status.ok() && i < chunks.size(); ++i) mapped_[at + i * chunk_bytes_] = chunks[i];
   return status;
 }
-
-Status CudaDriver::protect(Address, Access) { return illegal("protect"); }
-
-Status CudaDriver::unmap(Address at) { return unmap_run(at, 1); }
 
 Status CudaDriver::unmap_run(Address at, std::size_t chunks) {
   const Current current(*this);

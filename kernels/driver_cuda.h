@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "cuda_api.h"
-#include "driver.h"
+#include "driver_ordered.h"
 
 namespace vt {
 
@@ -40,7 +40,7 @@ struct CudaDevice {
 // Throws InvalidUse if there is no such device.
 CudaDevice probe_cuda(int ordinal, const char* library = nullptr);
 
-class CudaDriver final : public Driver {
+class CudaDriver final : public OrderedDriver {
  public:
   // Throws InvalidUse if the device cannot do it, with what would help.
   // `places`: memory of the host may be used in place where the driver says that it can.
@@ -59,9 +59,6 @@ class CudaDriver final : public Driver {
   Status set_capacity(std::size_t chunks) override;
   Status create(ChunkId* chunk) override;
   Status destroy(ChunkId chunk) override;
-  Status map(Address at, ChunkId chunk, Access access) override;
-  Status protect(Address at, Access access) override;
-  Status unmap(Address at) override;
   Status map_run(Address at, std::span<const ChunkId> chunks) override;
   Status unmap_run(Address at, std::size_t chunks) override;
   Status make_place(HostPlace* place) override;
@@ -72,17 +69,12 @@ class CudaDriver final : public Driver {
   Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) override;
   CopyState poll(Ticket ticket, int* error) override;
   void wait(Ticket ticket) override;
-  CopyState cancel(Ticket ticket) override;
-  void retire(Ticket) override {}
   LaneTimes times(Ticket::Lane lane) const override;
-  bool ordered() const noexcept override { return true; }
   Status adopt(void* stream, Ticket::Lane* lane) override;
   Status mark(Ticket::Lane lane, Ticket* ticket) override;
   Status order(Ticket::Lane later, Ticket earlier) override;
   Status stamp(Ticket::Lane lane) override;
   Status read_stamps(std::vector<std::uint64_t>* passed) override;
-  void before_fork() override {}
-  void after_fork(bool) override {}
   LiveHandles live() const override;
 
  private:

@@ -135,11 +135,6 @@ void CudaDriver::wait(Ticket ticket) {
   }
 }
 
-CopyState CudaDriver::cancel(Ticket ticket) {
-  wait(ticket);
-  return poll(ticket, nullptr);
-}
-
 LaneTimes CudaDriver::times(Ticket::Lane lane) const {
   std::lock_guard lock(mutex_);
   return {static_cast<std::uint64_t>(lines_[static_cast<std::size_t>(lane)].busy_ms * 1e6), 0};

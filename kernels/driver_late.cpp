@@ -129,10 +129,6 @@ bool LateDriver::leads_to(Address at, const std::set<ChunkId>& which) const {
   return found != mapped_.end() && which.contains(static_cast<ChunkId>(found->second));
 }
 
-Status LateDriver::map(Address at, ChunkId chunk, Access) {
-  return map_run(at, {&chunk, 1});
-}
-
 Status LateDriver::map_run(Address at, std::span<const ChunkId> chunks) {
   const Lock lock(mutex_);
   Status status;
@@ -152,8 +148,6 @@ Status LateDriver::map_one(Address at, ChunkId chunk) {
   mapped_[at] = chunk;
   return kOk;
 }
-
-Status LateDriver::unmap(Address at) { return unmap_run(at, 1); }
 
 Status LateDriver::unmap_run(Address at, std::size_t chunks) {
   const Lock lock(mutex_);
@@ -198,11 +192,6 @@ CopyState LateDriver::poll(Ticket ticket, int*) {
 void LateDriver::wait(Ticket ticket) {
   const Lock lock(mutex_);
   work_.wait(point(ticket));
-}
-
-CopyState LateDriver::cancel(Ticket ticket) {
-  wait(ticket);
-  return CopyState::done;
 }
 
 Status LateDriver::adopt(void* stream, Lane* lane) {

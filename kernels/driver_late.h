@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-#include "driver.h"
+#include "driver_ordered.h"
 #include "late_work.h"
 
 namespace vt {
@@ -19,7 +19,7 @@ namespace vt {
 // computes itself, as torch does on a processor; an order for a stream is then waited for on the spot, and only copies are late.
 enum class Streams : std::uint8_t { late, at_once };
 
-class LateDriver final : public Driver {
+class LateDriver final : public OrderedDriver {
  public:
   using Lane = Ticket::Lane;
 
@@ -33,9 +33,6 @@ class LateDriver final : public Driver {
   Status set_capacity(std::size_t chunks) override;
   Status create(ChunkId* chunk) override;
   Status destroy(ChunkId chunk) override;
-  Status map(Address at, ChunkId chunk, Access access) override;
-  Status protect(Address, Access) override { return {Code::illegal, "protect", 0}; }
-  Status unmap(Address at) override;
   Status map_run(Address at, std::span<const ChunkId> chunks) override;
   Status unmap_run(Address at, std::size_t chunks) override;
   Status map_host(Address at, const HostPlace& place) override;
@@ -46,17 +43,12 @@ class LateDriver final : public Driver {
   Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) override;
   CopyState poll(Ticket ticket, int* error) override;
   void wait(Ticket ticket) override;
-  CopyState cancel(Ticket ticket) override;
-  void retire(Ticket) override {}
   LaneTimes times(Lane) const override { return {}; }
-  bool ordered() const noexcept override { return true; }
   Status adopt(void* stream, Lane* lane) override;
   Status mark(Lane lane, Ticket* ticket) override;
   Status order(Lane later, Ticket earlier) override;
   Status stamp(Lane lane) override;
   Status read_stamps(std::vector<std::uint64_t>* passed) override;
-  void before_fork() override {}
-  void after_fork(bool) override {}
   LiveHandles live() const override;
 
  private:

@@ -49,9 +49,6 @@ Status ModelDriver::destroy(ChunkId chunk) {
   return kOk;
 }
 
-Status ModelDriver::map(Address at, ChunkId chunk, Access) { return map_run(at, {&chunk, 1}); }
-Status ModelDriver::unmap(Address at) { return unmap_run(at, 1); }
-
 Status ModelDriver::map_run(Address at, std::span<const ChunkId> chunks) {
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     if (mapped_.contains(at + i * chunk_bytes_) || !existing_.contains(chunks[i])) return {Code::illegal, "map", 0};
@@ -90,11 +87,6 @@ CopyState ModelDriver::poll(Ticket ticket, int*) {
 }
 
 void ModelDriver::wait(Ticket ticket) { now_ = std::max(now_, end_of(ticket)); }
-
-CopyState ModelDriver::cancel(Ticket ticket) {
-  wait(ticket);
-  return CopyState::done;
-}
 
 Status ModelDriver::adopt(void* stream, Lane* lane) {
   const auto [entry, fresh] = streams_.try_emplace(stream, static_cast<Lane>(lanes_.size()));

@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-#include "driver.h"
+#include "driver_ordered.h"
 
 namespace vt {
 
@@ -22,7 +22,7 @@ struct ModelCosts {
   double out_speed = 1, in_speed = 1;
 };
 
-class ModelDriver final : public Driver {
+class ModelDriver final : public OrderedDriver {
  public:
   using Lane = Ticket::Lane;
 
@@ -43,28 +43,18 @@ class ModelDriver final : public Driver {
   Status set_capacity(std::size_t chunks) override;
   Status create(ChunkId* chunk) override;
   Status destroy(ChunkId chunk) override;
-  Status map(Address at, ChunkId chunk, Access access) override;
-  Status protect(Address, Access) override { return {Code::illegal, "protect", 0}; }
-  Status unmap(Address at) override;
   Status map_run(Address at, std::span<const ChunkId> chunks) override;
   Status unmap_run(Address at, std::size_t chunks) override;
-  Status map_host(Address, const HostPlace&) override { return {Code::failed, "map_host", 0}; }
-  Status unmap_host(Address) override { return {Code::illegal, "unmap_host", 0}; }
   Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
   Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) override;
   CopyState poll(Ticket ticket, int* error) override;
   void wait(Ticket ticket) override;
-  CopyState cancel(Ticket ticket) override;
-  void retire(Ticket) override {}
   LaneTimes times(Lane lane) const override { return {lanes_.at(number(lane)).busy, 0}; }
-  bool ordered() const noexcept override { return true; }
   Status adopt(void* stream, Lane* lane) override;
   Status mark(Lane lane, Ticket* ticket) override;
   Status order(Lane later, Ticket earlier) override;
   Status stamp(Lane lane) override;
   Status read_stamps(std::vector<std::uint64_t>* passed) override;
-  void before_fork() override {}
-  void after_fork(bool) override {}
   LiveHandles live() const override { return {reservations_.size(), existing_.size(), mapped_.size(), 0, 0}; }
 
  private:

@@ -23,7 +23,7 @@ import time
 import numpy as np
 
 from .lifetimes import cover
-from .model import Ints
+from .model import Bools, Ints
 from .problem import Cover, compress
 from .residual import cancel_cycles
 
@@ -157,15 +157,21 @@ def _sweep(problem: Cover, whole: bool) -> Ints:
 
 def _prune(problem: Cover, used: Ints, whole: bool, free_too: bool = False) -> Ints:
     """Take back what is not needed, the dearest first; gaps of price 0 only if asked for."""
-    used = used.copy()
     surplus = problem.surplus(used)
-    n = problem.n
-    # Most gaps are needed whole, and remain so: what is taken back leaves less to spare.
-    some = (used > 0) & (problem.least(surplus) > 0)
+    some = problem.least(surplus) > 0
     if not free_too:
         some &= problem.price > 0
-    dearest_first = np.lexsort((problem.stop - problem.start, -problem.price))
-    for g in dearest_first[some[dearest_first]].tolist():
+    return _take_back(problem, used, surplus, some, whole)
+
+
+def _take_back(problem: Cover, used: Ints, surplus: Ints, some: Bools, whole: bool) -> Ints:
+    """Less of the gaps in `some`, [g], the dearest first, as far as the `surplus` of `used` goes.
+
+    Most gaps are needed whole, and remain so: what is taken back leaves less to spare.
+    """
+    used, surplus, n = used.copy(), surplus.copy(), problem.n
+    some = some & (used > 0)
+    for g in problem.dearest_first[some[problem.dearest_first]].tolist():
         a, b = int(problem.start[g]), int(problem.stop[g])
         spare = int(surplus[a : min(b, n)].min())
         if b > n:
@@ -195,10 +201,11 @@ def _nudge(problem: Cover, used: Ints) -> Ints:
             more[k, g] = min(more[k, g] + 1, problem.limit[g] - used[g])
     # Most do not pay even if all that they make spare could be taken back at once.
     over = (np.arange(problem.n) - problem.start[:, None]) % problem.n < (problem.stop - problem.start)[:, None]
-    spare = problem.least(problem.surplus(used) + more @ over)
+    surplus = problem.surplus(used) + more @ over
+    spare = problem.least(surplus)
     back = np.where(more > 0, 0, np.minimum(spare, used)) @ problem.price
     for k in np.flatnonzero(back > more @ problem.price + _EPSILON).tolist():
-        trial = _prune(problem, used + more[k], False)
+        trial = _take_back(problem, used + more[k], surplus[k], (spare[k] > 0) & (problem.price > 0), False)
         if problem.total(trial) < problem.total(used) - _EPSILON:
             return trial
     return used

@@ -19,6 +19,7 @@ __all__ = ["HOST_COSTS", "Device", "Floats", "InfeasibleError", "Ints", "LgmErro
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 class LgmError(Exception):
@@ -132,12 +133,12 @@ class Trace:
         return -(-self.tensor_bytes // self.chunk_bytes)
 
     @property
-    def lasting(self) -> NDArray[np.bool_]:
+    def lasting(self) -> Bools:
         """[m] Older than the iteration, and still there after it: weights and what belongs to them."""
         return (self.tensor_born < 0) & (self.tensor_died < 0)
 
     @property
-    def wraps(self) -> NDArray[np.bool_]:
+    def wraps(self) -> Bools:
         """[m] Born in one iteration and freed in the next, at an earlier operation: gradients that are zeroed then."""
         return (self.tensor_born >= 0) & (self.tensor_died >= 0) & (self.tensor_died < self.tensor_born)
 

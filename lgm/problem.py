@@ -6,7 +6,7 @@ Leaves: solving it (``choice``, ``residual``), making it from a trace (``planner
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,22 +29,33 @@ class Cover:
     limit: Ints
     """[g] Most chunks it can give."""
     price: Floats
+    dearest_first: Ints = field(init=False, repr=False)
+    """[g] The order in which gaps are best given up: by falling price, of one price the shorter first."""
+    _halves: list[tuple[Ints, Ints, Ints]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Asked for thousands of times of one problem, so made once. Each range of rows is the union of two whose
+        # length is a power of two: gaps of one such length, and where its two ranges begin.
+        length = self.stop - self.start
+        halvings = np.frexp(length)[1] - 1
+        halves = []
+        for k in range(int(halvings.max(initial=-1)) + 1):
+            gaps = np.flatnonzero(halvings == k)
+            halves.append((gaps, self.start[gaps], self.stop[gaps] - (1 << k)))
+        object.__setattr__(self, "_halves", halves)
+        object.__setattr__(self, "dearest_first", np.lexsort((length, -self.price)))
 
     def surplus(self, used: Ints) -> Ints:
         return cover(self.n, self.start, self.stop, used) - self.demand
 
     def least(self, value: Ints) -> Ints:
-        """[..., g] The least `value` ([..., n]) over each gap's rows.
-
-        Each range is the union of two whose length is a power of two; those are made of the ones half as long.
-        """
+        """[..., g] The least `value` ([..., n]) over each gap's rows."""
         least = np.empty((*value.shape[:-1], len(self.start)), dtype=np.int64)
-        halvings = np.frexp(self.stop - self.start)[1] - 1
         of_length = np.concatenate([value, value], axis=-1)
-        for k in range(int(halvings.max(initial=-1)) + 1):
-            gaps, length = np.flatnonzero(halvings == k), 1 << k
-            least[..., gaps] = np.minimum(of_length[..., self.start[gaps]], of_length[..., self.stop[gaps] - length])
-            of_length = np.minimum(of_length[..., :-length], of_length[..., length:])
+        for k, (gaps, first, second) in enumerate(self._halves):
+            least[..., gaps] = np.minimum(of_length[..., first], of_length[..., second])
+            if k + 1 < len(self._halves):  # ranges twice as long are made of two of these
+                of_length = np.minimum(of_length[..., : -(1 << k)], of_length[..., 1 << k :])
         return least
 
     def total(self, used: Ints) -> float:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KERNELS = [
     {"types", "late_work", "chunk_ops"},
     {"driver", "cuda_api"},
-    {"stopwatch"},
+    {"driver_ordered", "stopwatch"},
     {"host_lane", "driver_inject", "host_store", "policy", "counters", "chunk_pool", "address_space", "stream_order"},
     {
         "driver_host",

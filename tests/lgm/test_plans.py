@@ -33,11 +33,13 @@ def device_for(trace: lgm.Trace, seed: int) -> Device:
 
 
 @pytest.mark.parametrize("block", range(20))
-def test_every_plan_is_valid(block: int) -> None:
+def test_every_plan_is_valid_and_its_moves_are_found_again(block: int) -> None:
     for seed in range(block * 50, block * 50 + 50):
         trace = lawless(seed) if seed % 4 else training(2 + seed % 7, seed)
         plan = lgm.analyze(trace, device_for(trace, seed))
         assert check(plan) == "", seed
+        life, moves = moves_of_plan(plan)
+        assert run_plan(trace, plan.device, life, moves)[0] == plan.prediction, seed
 
 
 # What "auto" of costs and timing tries; that one of these comes out is a test below.
@@ -141,14 +143,6 @@ def test_the_bound_by_windows_by_hand() -> None:
     plan = lgm.analyze(trace, device)
     assert plan.prediction.step_seconds == pytest.approx(12e-3)
     assert least_seconds(trace, device, moves_of_plan(plan)[1]) == pytest.approx(5e-3)
-
-
-def test_moves_are_found_again_from_the_plan() -> None:
-    for seed in range(200):
-        trace = lawless(seed) if seed % 4 else training(2 + seed % 7, seed)
-        plan = lgm.analyze(trace, device_for(trace, seed))
-        life, moves = moves_of_plan(plan)
-        assert run_plan(trace, plan.device, life, moves)[0] == plan.prediction, seed
 
 
 def test_no_plan_is_needed_where_everything_fits() -> None:
