@@ -15,7 +15,7 @@ from lgm import Device, Plan, Switches
 from lgm.bounds import least_seconds, least_seconds_in_windows
 from lgm.lifetimes import analyze_lifetimes
 from lgm.mapping import away_at_turn, layers
-from lgm.schedule import moves_of_plan
+from lgm.schedule import Moves, moves_of_plan
 from lgm.simulate import run_on_demand, run_plan
 from lgm.validate import InvalidPlanError, check, validate
 
@@ -143,6 +143,24 @@ def test_the_bound_by_windows_by_hand() -> None:
     plan = lgm.analyze(trace, device)
     assert plan.prediction.step_seconds == pytest.approx(12e-3)
     assert least_seconds(trace, device, moves_of_plan(plan)[1]) == pytest.approx(5e-3)
+
+
+def test_what_returns_comes_after_its_own_copy_out() -> None:
+    # Operation 0 makes `a` (four chunks) and `b`; both leave with operation 1, copied out from 1 to 6 ms, `b` last.
+    # Operation 3 wants that back at once, and there are free chunks: it arrives at 7 ms all the same.
+    trace = build(6, [(4 * CHUNK, 0, 5), (CHUNK, 0, 3)], [(3, 1, 0, 1, 0), (5, 0, 0, 4, 0)])
+    device = Device(10, CHUNK / 1e-3, CHUNK / 1e-3)
+    life = analyze_lifetimes(trace, tails=True)
+    a, b = (int(np.flatnonzero(life.gaps.tensor == tensor)[0]) for tensor in (0, 1))
+    out, back = {"op": (1, 1), "first": (0, 0), "last": (4, 1)}, {"op": (2, 4), "first": (0, 0), "last": (1, 4)}
+    columns = {f"out_{k}": np.array(v) for k, v in out.items()} | {f"in_{k}": np.array(v) for k, v in back.items()}
+    moves = Moves(
+        **columns,
+        out_gap=np.array([a, b]), in_gap=np.array([b, a]), in_need=np.array([3, 5]),
+        out_bytes=np.array([4, 1]) * CHUNK, in_bytes=np.array([1, 4]) * CHUNK,
+    )  # fmt: skip
+    _, line = run_plan(trace, device, life, moves)
+    assert line.begin == pytest.approx([0, 1e-3, 2e-3, 7e-3, 8e-3, 12e-3])
 
 
 def test_no_plan_is_needed_where_everything_fits() -> None:
