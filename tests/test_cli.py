@@ -40,9 +40,10 @@ def test_an_unmodified_script(script: Path) -> None:
 
 
 def test_a_module(script: Path) -> None:
-    done = run("run", "--budget", "16MiB", "-m", "train", "a", cwd=script.parent)
-    assert done.returncode == 0, done.stderr
-    assert f"['{script}', 'a']" in done.stdout
+    for arguments in (["a"], ["-q", "--budget", "x", "-m", "a"]):
+        done = run("run", "--budget", "16MiB", "-m", "train", *arguments, cwd=script.parent)
+        assert done.returncode == 0, done.stderr
+        assert str([str(script), *arguments]) in done.stdout
 
 
 @pytest.mark.parametrize(

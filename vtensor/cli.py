@@ -20,7 +20,7 @@ _DESCRIPTION = """\
 Train PyTorch models that do not fit, at a budget in bytes that holds, bit-identical to plain PyTorch.
 
   vtensor run --budget 4GiB train.py --epochs 3     an unmodified script under a budget
-  vtensor run --budget 0.5 -m package.train         half of the device's memory, a module instead of a file
+  vtensor run --budget 0.5 -m package.train --lr 1  half of the device's memory, a module instead of a file
   vtensor run --budget 2GiB --spill-dir /scratch train.py
                                                     what does not fit waits on disk instead of in RAM
   vtensor demo                                      see it work, measured against plain PyTorch
@@ -31,7 +31,7 @@ In a script of your own the same is one line:  import vtensor; vtensor.enable(bu
 
 _RUN = """\
 Runs SCRIPT as 'python SCRIPT ARGS...' would: same sys.argv, same __main__, same exit code. A summary of what was held
-and moved follows on stderr. Options of vtensor stand before SCRIPT; all that follows it is the script's own.
+and moved follows on stderr. Options of vtensor stand before SCRIPT or -m; all that follows is the script's own.
 """
 
 _EPILOG = """\
@@ -68,7 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="in which pieces")
     run.add_argument("--oversize", choices=["borrow", "raise"], default="borrow", help="operations above the budget")
     run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
-    run.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as python -m would")
+    run.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,  # options that follow are the module's, as with python -m
+        help="MODULE ARGS...: run a module, as python -m would",
+    )
     run.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGS...", help="the script and its arguments")
 
     demo = commands.add_parser("demo", help="train two real models at 40 %% of their peak, against plain PyTorch")
@@ -83,7 +88,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     from . import launcher, planning, session
 
     rest = options.script[1:] if options.script[:1] == ["--"] else options.script
-    if options.module is None and not rest:
+    if not options.module and not rest:
         parser.error("run: which script? e.g. vtensor run --budget 4GiB train.py")
     if options.save_trace is not None and not Path(options.save_trace).resolve().parent.is_dir():
         raise ConfigError(f"--save-trace={options.save_trace}: there is no directory {Path(options.save_trace).parent}")
@@ -102,8 +107,8 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     )
     if options.save_trace is not None:
         planning.record()
-    if options.module is not None:
-        return launcher.run_module(options.module, rest, options.save_trace)
+    if options.module:
+        return launcher.run_module(options.module[0], options.module[1:], options.save_trace)
     return launcher.run_script(rest[0], rest[1:], options.save_trace)
 
 
