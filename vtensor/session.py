@@ -36,7 +36,7 @@ _active: Config | None = None
 
 
 def is_enabled() -> bool:
-    """Whether large CPU tensors made now are managed."""
+    """Whether large tensors made now, on the session's device, are managed."""
     return _active is not None
 
 
