@@ -89,6 +89,7 @@ def test_workers_of_a_script_find_its_names(script: Path) -> None:
     ("arguments", "text"),
     [
         (["run", "--budget", "1GiB"], "which script"),
+        (["run", "--budgt", "1GiB", "train.py"], "vtensor run: error: unrecognized arguments: --budgt"),
         (["run", "train.py"], "no budget"),
         (["run", "--budget", "many", "train.py"], "not a size"),
         (["run", "--budget", "1GiB", "/nowhere/train.py"], "cannot read the script"),

@@ -80,16 +80,18 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--fraction", type=float, default=0.4, help="budget as a fraction of the peak (default: 0.4)")
     demo.add_argument("--steps", type=int, default=8, help="training steps per model (default: 8)")
 
-    commands.add_parser("doctor", help="check the machine, torch, the compiler and the native core")
+    doctor = commands.add_parser("doctor", help="check the machine, torch, the compiler and the native core")
+    for command in (run, demo, doctor):
+        command.set_defaults(fail=command.error)  # mistakes are answered with the usage of the command they are in
     return parser
 
 
-def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     from . import launcher, planning, session
 
     rest = options.script[1:] if options.script[:1] == ["--"] else options.script
     if not options.module and not rest:
-        parser.error("run: which script? e.g. vtensor run --budget 4GiB train.py")
+        options.fail("which script? e.g. vtensor run --budget 4GiB train.py")
     if options.save_trace is not None and not Path(options.save_trace).resolve().parent.is_dir():
         raise ConfigError(f"--save-trace={options.save_trace}: there is no directory {Path(options.save_trace).parent}")
     session.enable(
@@ -114,11 +116,12 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown:
+        options.fail(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         if options.command == "run":
-            return _run(parser, options)
+            return _run(options)
         if options.command == "demo":
             from .demo import demo
 
