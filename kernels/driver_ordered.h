@@ -35,7 +35,7 @@ class OrderedDriver : public Driver {
   }
   void retire(Ticket) final {}  // a ticket names a point; nothing is kept for it
 
-  // The processor's copy of nothing: a GPU's memory does not come along.
+  // A child of fork cannot use the device, whatever is done here.
   void before_fork() final {}
   void after_fork(bool) final {}
 };

@@ -50,15 +50,14 @@ class _Lanes:
         self.out_free = 0.0
         self.in_free = 0.0
         self.leaving: deque[list[float]] = deque()  # next completion, time between completions, how many are left
-        self.pending: deque[list[float]] = deque()  # chunks left, seconds each, key, gap
-        self.gone: dict[int, float] = {}  # when the last copy out for a gap ends
+        self.pending: deque[list[float]] = deque()  # chunks left, seconds each, key, not before
         self.done: dict[int, float] = {}
         self.log: Timeline | None = None
 
-    def leave(self, now: float, chunks: int, size: int, key: int, gap: int) -> None:
+    def leave(self, now: float, chunks: int, size: int, key: int) -> None:
         each = size / chunks / self.out_speed + self.latency
         start = max(now, self.out_free)
-        self.out_free = self.gone[gap] = start + each * chunks
+        self.out_free = start + each * chunks
         self.leaving.append([start + each, each, chunks])
         if self.log is not None:
             self.log.out.append((start, self.out_free, key, chunks))
@@ -86,7 +85,7 @@ class _Lanes:
             bundle = self.pending[0]
             count = min(self.free, int(bundle[0]))
             self.free -= count
-            start = max(self.in_free, now, self.gone.get(int(bundle[3]), 0.0))
+            start = max(self.in_free, now, bundle[3])
             self.in_free = start + count * bundle[1]
             bundle[0] -= count
             if self.log is not None:
@@ -170,6 +169,7 @@ def run_plan(
     needs = by_need.tolist()
     out_count, in_count = left.tolist(), back.tolist()
     out_gap, in_gap = moves.out_gap.tolist(), moves.in_gap.tolist()
+    gone = [0.0] * len(life.gaps)  # when the last copy out for each ends
     out_size, in_size = moves.out_bytes.tolist(), moves.in_bytes.tolist()
     wraps = (moves.in_op > moves.in_need).tolist()
     seconds, allocate, free = (trace.op_ns / 1e9).tolist(), books.allocates.tolist(), books.frees.tolist()
@@ -190,14 +190,15 @@ def run_plan(
                     continue
                 count = out_count[k]
                 if out_size[k]:
-                    lanes.leave(now, count, out_size[k], k, out_gap[k])
+                    lanes.leave(now, count, out_size[k], k)
+                    gone[out_gap[k]] = lanes.out_free
                     now += out_size[k] * device.tax
                 else:
                     lanes.free += count
                 now += count * device.switch
             for k in range(in_from[row], in_from[row + 1]):
                 each = in_size[k] / in_count[k] / device.in_speed + device.latency
-                lanes.pending.append([in_count[k], each, cycle * m + k, in_gap[k]])
+                lanes.pending.append([in_count[k], each, cycle * m + k, gone[in_gap[k]]])
                 now += in_size[k] * device.tax + in_count[k] * device.switch
             if lanes.pending:
                 lanes.pump(now)
@@ -276,7 +277,7 @@ def run_on_demand(trace: Trace, device: Device, *, whole: bool = False, cycles: 
             clean = min(count, max(0, slots.get(t, 0) - (sizes[t] - resident[t])))
             lanes.free += clean
             if count > clean:
-                lanes.leave(now, count - clean, round(mean[t] * (count - clean)), 0, t)
+                lanes.leave(now, count - clean, round(mean[t] * (count - clean)), 0)
                 under_way += count - clean
                 out += count - clean
             slots[t] = max(slots.get(t, 0), sizes[t] - resident[t] + count)
