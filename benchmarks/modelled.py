@@ -1,4 +1,4 @@
-"""What a GPU would take, by arithmetic: recorded iterations on a modelled device (``kernels/driver_model.h``).
+"""What a GPU would take, by arithmetic: recorded iterations on a modelled device (``kernels/testing/driver_model.h``).
 
 Covers: replaying a trace on the real engine with and without a plan, with an H100's costs of calls (C3m).
 Leaves: what a real GPU takes (``gpu_check``). Kernels are as long as in the trace, scaled; nothing but the engine, the

@@ -1,7 +1,7 @@
 """What a plan does in time: computing, the outgoing and the incoming lane, and the chunks between them.
 
 Covers: step time, peak, waits and the busy times of the lanes in the steady state; running without a plan.
-Leaves: how the moves were found (``schedule``). The rules of the native core (``kernels/engine.h``) in miniature:
+Leaves: how the moves were found (``schedule``). The rules of the native core (``kernels/engine/``) in miniature:
 
 - moves of an operation begin with it; copies of one lane follow each other, the two lanes run side by side;
 - a leaving vTensor's chunk is free when its copy ends (at once, if it is clean);

@@ -15,14 +15,7 @@ from pathlib import Path
 from vtensor import native
 from vtensor.cuda_headers import cuda_include
 
-SOURCES = (
-    "torch_cuda.cpp",
-    "module_cuda.cpp",
-    "driver_cuda.cpp",
-    "driver_cuda_lanes.cpp",
-    "cuda_api.cpp",
-    "cuda_slab.cpp",
-)
+SOURCES = ("*/*_cuda*.cpp", "*/cuda_*.cpp")
 # What torch's build generates, and a CPU wheel leaves out.
 MACROS = "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n"
 
@@ -46,10 +39,13 @@ def check(torch_include: Path) -> None:
                 native.python_include(),
             )
         ]
-        for source in SOURCES:
-            command = [compiler, *native.FLAGS, "-DVT_CUDA", "-fsyntax-only", *include, native.sources_dir() / source]
+        kernels = native.sources_dir()
+        sources = sorted(source for pattern in SOURCES for source in kernels.glob(pattern))
+        assert sources, "no sources were found"
+        for source in sources:
+            command = [compiler, *native.FLAGS, "-DVT_CUDA", "-fsyntax-only", f"-I{kernels}", *include, source]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{source}:\n{done.stderr[-4000:]}"
+            assert done.returncode == 0, f"{source.name}:\n{done.stderr[-4000:]}"
 
 
 def main() -> None:

@@ -11,33 +11,17 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 # Lowest first; names on one line may not use each other unless one is the other's header.
-KERNELS = [
-    {"types", "late_work", "chunk_ops"},
-    {"driver", "cuda_api"},
-    {"driver_ordered", "stopwatch"},
-    {"host_lane", "driver_inject", "host_store", "policy", "counters", "chunk_pool", "address_space", "stream_order"},
-    {
-        "driver_host",
-        "driver_cuda",
-        "driver_cuda_lanes",
-        "cuda_slab",
-        "driver_late",
-        "driver_model",
-        "file_store",
-        "residency",
-    },
-    {"range"},
-    {"range_cache", "copy_engine", "in_place"},
-    {
-        *("engine", "engine_budget", "engine_move", "engine_use", "engine_slots", "engine_plan"),
-        *("engine_order", "engine_former", "engine_check"),
-    },
-    {"registry", "recorder"},
-    {"fault_handler", "plan_runner"},
-    {"thread_state"},
-    {"managed", "torch_observer"},
-    {"torch_bridge", "torch_cuda"},
-    {"module", "module_planning", "module_parts", "module_replay", "module_figures", "module_cuda"},
+FOLDERS = [  # of kernels/
+    {"base"},
+    {"device"},
+    {"order", "store", "testing"},
+    {"cuda"},
+    {"memory"},
+    {"engine"},
+    {"process"},
+    {"iteration"},
+    {"torch"},
+    {"python"},
 ]
 VTENSOR = [
     {"errors"},
@@ -64,25 +48,6 @@ LGM = [
     {"cli"},
     {"__main__"},
 ]
-IMPLEMENTATIONS = {
-    "engine_move": "engine",
-    "engine_use": "engine",
-    "engine_budget": "engine",
-    "engine_plan": "engine",
-    "engine_slots": "engine",
-    "engine_order": "engine",
-    "engine_former": "engine",
-    "engine_check": "engine",
-    "module_planning": "module",
-    "module_cuda": "module",
-    "module_parts": "module",
-    "module_replay": "module",
-    "module_figures": "module",
-    "file_store": "host_store",
-    "driver_cuda_lanes": "driver_cuda",
-}
-
-
 def level(layers: list[set[str]], name: str) -> int:
     for index, names in enumerate(layers):
         if name in names:
@@ -90,21 +55,27 @@ def level(layers: list[set[str]], name: str) -> int:
     raise AssertionError(f"{name} stands in no layer: add it to tests/test_layers.py and DESIGN.md")
 
 
-@pytest.mark.parametrize("source", sorted((ROOT / "kernels").glob("*.[ch]*")), ids=lambda p: p.name)
+SOURCES = sorted((ROOT / "kernels").glob("*/*.[ch]*"))
+
+
+def test_kernels_has_folders_only() -> None:
+    assert {path.name for path in (ROOT / "kernels").iterdir()} == set().union(*FOLDERS)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_kernels_include_downward(source: Path) -> None:
-    own = source.stem
-    for included in re.findall(r'#include "(\w+)\.h"', source.read_text()):
-        if included not in (own, IMPLEMENTATIONS.get(own)):
-            assert level(KERNELS, included) < level(KERNELS, own), f"{source.name} includes {included}.h"
+    own = source.parent.name
+    for folder, name in re.findall(r'#include "(?:(\w+)/)?(\w+\.h)"', source.read_text()):
+        assert (ROOT / "kernels" / folder / name).is_file(), f"{source.name} includes {folder}/{name}"
+        assert folder == own or level(FOLDERS, folder) < level(FOLDERS, own), f"{source.name} includes {folder}/{name}"
 
 
-@pytest.mark.parametrize("source", sorted((ROOT / "kernels").glob("*.[ch]*")), ids=lambda p: p.name)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_seams_stay_where_they_are(source: Path) -> None:
     text = source.read_text()
-    assert ("#include <ATen" in text or "#include <c10" in text) == (
-        source.name in ("torch_bridge.cpp", "torch_observer.cpp", "torch_cuda.cpp")
-    )
-    assert "#include <pybind11" not in text or source.name.startswith("module")
+    if source.suffix == ".cpp":
+        assert ("#include <ATen" in text or "#include <c10" in text) == (source.parent.name == "torch")
+    assert "#include <pybind11" not in text or source.parent.name == "python"
     assert "Python.h" not in text
 
 
@@ -141,7 +112,7 @@ def test_lgm_imports_downward_and_nothing_of_vtensor_or_torch(source: Path) -> N
 
 
 def test_files_are_one_concept() -> None:
-    for source in [*ROOT.glob("kernels/*"), *ROOT.glob("vtensor/**/*.py"), *ROOT.glob("lgm/*.py")]:
+    for source in [*ROOT.glob("kernels/*/*"), *ROOT.glob("vtensor/**/*.py"), *ROOT.glob("lgm/*.py")]:
         if source.suffix in (".h", ".cpp", ".py"):
             lines = source.read_text().count("\n")
             assert lines <= 400, f"{source.name} has {lines} lines"

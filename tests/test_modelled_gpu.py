@@ -1,6 +1,6 @@
 """Recorded iterations on a modelled GPU: the engine does what plans foresee, and nothing else takes time.
 
-The device is arithmetic (``kernels/driver_model.h``), so that every figure here is exact, on any machine.
+The device is arithmetic (``kernels/testing/driver_model.h``), so that every figure here is exact, on any machine.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
     def with_break(mutation: Mutation) -> Result:
         with tempfile.TemporaryDirectory() as scratch:
             tree = shutil.copytree(whole, Path(scratch) / "tree")
-            source = tree / "kernels" / mutation.file
+            source = next((tree / "kernels").rglob(mutation.file))
             text = source.read_text()
             assert text.count(mutation.before) == 1, "the line to break is not there any more"
             source.write_text(text.replace(mutation.before, mutation.after))

@@ -1,4 +1,4 @@
-"""Whole programs on an ordered device: torch's tensors in memory whose copies happen late (``kernels/driver_late.h``).
+"""Whole programs on an ordered device: tensors of torch whose copies happen late (``kernels/testing/driver_late.h``).
 
 What a GPU does to the engine, the observer and plans, without one: copies are done when somebody waits for them, in
 an order drawn from a seed, an evicted vTensor's chunk is somebody else's at once, and nothing faults. A value that is

@@ -1,7 +1,7 @@
 """Kernels on a GPU's bytes, through CuPy: many small pieces packed for one copy, patterns written and checked.
 
-Covers: loading ``kernels/chunk_ops.cu``, compiled by CuPy for the GPU at hand at its first use, and launching it on
-CuPy's current stream.
+Covers: loading ``kernels/cuda/chunk_ops.cu``, compiled by CuPy for the GPU at hand at its first use, and launching it
+on CuPy's current stream.
 Leaves: whether packing pays: ``make gpu-check PART=costs`` measures it. Sessions move whole chunks and use none of it.
 """
 
@@ -24,7 +24,7 @@ BLOCKS = 1024  # more than any GPU runs at once; kernels stride over what is lef
 
 def source() -> str:
     """The kernels, in CUDA C++."""
-    return (sources_dir() / "chunk_ops.cu").read_text()
+    return (sources_dir() / "cuda" / "chunk_ops.cu").read_text()
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """Arguments of :func:`vtensor.enable`, checked and turned into numbers of bytes.
 
 Covers: sizes and speeds as people write them, environment variables, defaults.
-Leaves: what the numbers do (``kernels/engine.h``). Does not import the native core, and torch only to ask a GPU's size.
+Leaves: what the numbers do (``kernels/engine/``). Does not import the native core, and torch only to ask a GPU's size.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Covers: telling the core that an address was given away, so that from then on its data is mapped wherever it is,
 also for readers the processor does not catch (a ``write(2)`` of the kernel), and is never taken for unchanged; and,
 on a GPU, what a backward written in Python works on.
-Leaves: plain reads and writes by instructions; those the fault handler serves (``kernels/fault_handler.h``).
+Leaves: plain reads and writes by instructions; those the fault handler serves (``kernels/process/fault_handler.h``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Covers: refusing what cannot work in words, starting and stopping the core on a GPU.
 Leaves: everything a session is on any device (``session``), the pool (``pools``), the device
-(``kernels/driver_cuda.h``).
+(``kernels/cuda/driver_cuda.h``).
 """
 
 from __future__ import annotations

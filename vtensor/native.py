@@ -30,7 +30,7 @@ __all__ = ["build", "compiler", "library_path", "load", "sources_dir"]
 
 _NAME = "_vtensor_native"
 FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-Wall", "-Wextra", "-Werror"]
-_SEAMS = ("module", "torch_")  # files that include Python's or torch's headers begin with these
+_SEAMS = ("python", "torch")  # folders whose files include Python's or torch's headers
 _CUDA = "cuda"  # files with this in their names are compiled only for a torch that was built with CUDA
 
 
@@ -38,7 +38,7 @@ def sources_dir() -> Path:
     """Folder of the C++ sources: inside the installed package, or beside it in a checkout."""
     here = Path(__file__).resolve().parent
     for candidate in (here / "kernels", here.parent / "kernels"):
-        if (candidate / "driver.h").is_file():
+        if (candidate / "device" / "driver.h").is_file():
             return candidate
     raise BuildError(f"the C++ sources of vtensor are missing beside {here}; reinstall the package")
 
@@ -96,7 +96,7 @@ def library_path() -> Path:
     import torch
 
     digest = hashlib.sha256(" ".join(FLAGS).encode())
-    for source in sorted(sources_dir().glob("*.[ch]*")):
+    for source in sorted(sources_dir().glob("*/*.[ch]*")):
         digest.update(source.name.encode() + source.read_bytes())
     abi = int(torch.compiled_with_cxx11_abi())
     tag = f"torch{torch.__version__}-{sys.implementation.cache_tag}-abi{abi}-{digest.hexdigest()[:16]}"
@@ -134,7 +134,7 @@ def build(target: Path, *, verbose: bool = True) -> None:
             file=sys.stderr,
             flush=True,
         )
-    flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    flags = [*FLAGS, f"-I{sources_dir()}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     cuda = _cuda_include()
     if cuda:
         flags.append("-DVT_CUDA")
@@ -144,13 +144,13 @@ def build(target: Path, *, verbose: bool = True) -> None:
 
         def compile_one(source: Path) -> str:
             unit = Path(scratch) / (source.stem + ".o")
-            seam = source.name.startswith(_SEAMS) or _is_cuda(source)
+            seam = source.parent.name in _SEAMS or _is_cuda(source)
             _run([cxx, *flags, *(include if seam else []), "-c", str(source), "-o", str(unit)])
             return str(unit)
 
         # The files with big headers first, so that they are not what everything else waits for.
-        sources = [source for source in sources_dir().glob("*.cpp") if cuda or not _is_cuda(source)]
-        sources.sort(key=lambda s: not s.name.startswith(_SEAMS))
+        sources = [source for source in sources_dir().glob("*/*.cpp") if cuda or not _is_cuda(source)]
+        sources.sort(key=lambda s: s.parent.name not in _SEAMS)
         with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
             units = list(pool.map(compile_one, sources))
         library = str(Path(scratch) / "linked.so")

@@ -2,7 +2,8 @@
 
 Covers: finding iterations by optimizer steps or by :func:`step`, analysing in the background, plans and traces as
 files.
-Leaves: the analysis (:mod:`lgm`), following a plan (``kernels/plan_runner.h``), turning vtensor on (``session``).
+Leaves: the analysis (:mod:`lgm`), following a plan (``kernels/iteration/plan_runner.h``), turning vtensor on
+(``session``).
 """
 
 from __future__ import annotations

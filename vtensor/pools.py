@@ -2,7 +2,7 @@
 
 Covers: a :class:`cupy.cuda.MemoryPool` on CUDA's virtual memory, equal chunks taken from it for the core, a limit that
 is the budget, an allocator for CuPy.
-Leaves: what the core does with chunks (``kernels/driver_cuda.h``). Never called by the core: Python under its lock
+Leaves: what the core does with chunks (``kernels/cuda/driver_cuda.h``). Never called by the core: Python under its lock
 could deadlock with torch's own, and costs tens of microseconds.
 
 CuPy is an extra (``vtensor[cuda13]``). Without it the core makes its chunks itself, and CuPy has nothing to share.

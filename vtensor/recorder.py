@@ -1,7 +1,7 @@
 """From the core's log of one iteration to a trace that :mod:`lgm` understands.
 
 Covers: tensors that live from one iteration into the next, durations, where a trace comes from.
-Leaves: recording (``kernels/recorder.h``) and the file format (``lgm.codec``).
+Leaves: recording (``kernels/iteration/recorder.h``) and the file format (``lgm.codec``).
 """
 
 from __future__ import annotations

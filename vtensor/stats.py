@@ -1,7 +1,7 @@
 """What vtensor did so far, in the style of ``torch.cuda.memory_stats``.
 
 Covers: the flat dictionary, the table for people, resetting peaks.
-Leaves: counting (``kernels/counters.h``).
+Leaves: counting (``kernels/memory/counters.h``).
 """
 
 from __future__ import annotations

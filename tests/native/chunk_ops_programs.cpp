@@ -13,7 +13,7 @@ static Index threadIdx, blockIdx, blockDim{32}, gridDim{3};
 static void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value; }
 #define __device__ [[maybe_unused]] static
 #define __global__ [[maybe_unused]] static
-#include "chunk_ops.cu"
+#include "cuda/chunk_ops.cu"
 
 template <class Kernel>
 static void launch(Kernel kernel) {

@@ -1,13 +1,13 @@
-// The contract of kernels/driver.h, run against every implementation of it. A new driver adds one line to kDrivers.
+// The contract of kernels/device/driver.h, run against every implementation of it. A new driver adds one line to kDrivers.
 
 #include <cstring>
 #include <memory>
 #include <thread>
 
 #include "check.h"
-#include "driver_host.h"
-#include "driver_inject.h"
-#include "host_store.h"
+#include "device/driver_host.h"
+#include "testing/driver_inject.h"
+#include "store/host_store.h"
 #include "team.h"
 
 using namespace vt;

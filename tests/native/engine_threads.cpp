@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "check.h"
-#include "driver_host.h"
-#include "driver_inject.h"
-#include "engine.h"
+#include "device/driver_host.h"
+#include "testing/driver_inject.h"
+#include "engine/engine.h"
 #include "team.h"
 
 using namespace vt;

@@ -9,11 +9,11 @@
 #include <thread>
 
 #include "check.h"
-#include "driver_host.h"
-#include "engine.h"
-#include "registry.h"
+#include "device/driver_host.h"
+#include "engine/engine.h"
+#include "process/registry.h"
 #include "team.h"
-#include "thread_state.h"
+#include "iteration/thread_state.h"
 
 using namespace vt;
 

@@ -9,14 +9,14 @@
 #include <thread>
 
 #include "check.h"
-#include "engine.h"
+#include "engine/engine.h"
 
 #ifdef VT_STANDIN  // the CUDA driver, over a library that stands in for NVIDIA's
-#include "cuda_slab.h"
-#include "driver_cuda.h"
+#include "cuda/cuda_slab.h"
+#include "cuda/driver_cuda.h"
 #include "standin_cuda.h"
 #else
-#include "driver_late.h"
+#include "testing/driver_late.h"
 #endif
 
 using namespace vt;

@@ -3,7 +3,7 @@
 
 #include <deque>
 
-#include "late_work.h"
+#include "testing/late_work.h"
 
 using vt::LateWork;
 

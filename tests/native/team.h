@@ -1,4 +1,4 @@
-// A team of threads that copy (Team in kernels/host_lane.h): what torch's OpenMP is to the product.
+// A team of threads that copy (Team in kernels/device/host_lane.h): what torch's OpenMP is to the product.
 #pragma once
 
 #include <thread>

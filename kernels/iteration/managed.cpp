@@ -1,0 +1,80 @@
+#include "iteration/managed.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "process/registry.h"
+
+namespace vt {
+
+void* allocate_managed(Engine& engine, Bytes bytes, Ticket::Lane stream) {
+  Thread& thread = this_thread();
+  const bool newborn = thread.solid > 0 && thread.engine == &engine;
+  void* address = nullptr;
+  if (const Recording recording{thread}) begin_row(recording, thread, engine, stream);
+  {
+    const Stall stall(thread);
+    address = engine.allocate(bytes, operation_name(thread), stream, newborn);
+  }
+  if (address == nullptr) return nullptr;
+  Range* range = engine.find(address);
+  if (const Recording recording{thread}) recording->born(*range);
+  if (newborn) thread.newborns.push_back(range);
+  return address;
+}
+
+void free_managed(Engine& engine, void* address) {
+  Thread& thread = this_thread();
+  if (!thread.newborns.empty()) {
+    // A temporary of a running operation: it needs no pin any more. It is among the newest, so search backwards.
+    Range* range = engine.find(address);
+    const auto found = std::find(thread.newborns.rbegin(), thread.newborns.rend(), range);
+    if (found != thread.newborns.rend()) {
+      range->pins.fetch_sub(1);
+      thread.newborns.erase(std::next(found).base());
+    }
+  }
+  bool keep = true;
+  if (&engine == current_engine()) {  // not a tensor of an earlier session
+    if (const Recording recording{thread}) keep = recording->died(*engine.find(address));
+  }
+  engine.free(address, keep);
+}
+
+void keep(Engine& engine, std::span<const Address> addresses) {
+  Thread& thread = this_thread();
+  if (thread.keeps != &engine) thread.kept.clear();  // an earlier session's, whose engine may be gone
+  thread.keeps = &engine;
+  const auto first = static_cast<std::ptrdiff_t>(thread.kept.size());
+  for (const Address address : addresses) {
+    Range* range = engine.find(reinterpret_cast<const void*>(address));
+    if (range == nullptr) continue;
+    Use use = engine.whole(*range, false);
+    use.whole = false;
+    thread.kept.push_back(use);
+  }
+  const std::span<const Use> uses(thread.kept.begin() + first, thread.kept.end());
+  if (uses.empty()) return;
+  engine.pin_and_fetch(uses, "a backward written in Python");
+  const Ticket::Lane stream = current_stream(engine);
+  for (const Use& use : uses) {
+    if (stream != Ticket::Lane::none) engine.ready_on(stream, *use.range);
+  }
+}
+
+std::size_t kept(const Engine& engine) noexcept {
+  const Thread& thread = this_thread();
+  return thread.keeps == &engine ? thread.kept.size() : 0;
+}
+
+void release_kept(Engine& engine, std::size_t but) {
+  Thread& thread = this_thread();
+  if (thread.keeps != &engine) return;
+  const Ticket::Lane stream = current_stream(engine);
+  for (; thread.kept.size() > but; thread.kept.pop_back()) {
+    if (stream != Ticket::Lane::none) engine.used_on(stream, *thread.kept.back().range);
+    engine.unpin(thread.kept.back());
+  }
+}
+
+}  // namespace vt

@@ -1,0 +1,25 @@
+// One managed allocation in the life of a thread: what an allocator shim does, whatever device and library it serves.
+//
+// Covers: the row of the trace it belongs to, the pin of a newborn, the streams of an ordered device; tensors kept for code that uses
+// them past torch's operations.
+// Leaves: which allocations are managed, and what torch makes of them (torch_bridge.cpp, torch_cuda.cpp).
+#pragma once
+
+#include "iteration/thread_state.h"
+
+namespace vt {
+
+// nullptr once the engine is detached. Throws OutOfMemory. `stream`: where it is used first, on an ordered device.
+void* allocate_managed(Engine& engine, Bytes bytes, Ticket::Lane stream = Ticket::Lane::none);
+// Pre: `address` is a live tensor's. The engine need not be the current one.
+void free_managed(Engine& engine, void* address);
+
+// Makes these tensors resident and pins them for the calling thread, which hands them to code that no operation tells of; those that are
+// not managed are passed over. Until release_kept().
+void keep(Engine& engine, std::span<const Address> addresses);
+// How many the thread keeps.
+std::size_t kept(const Engine& engine) noexcept;
+// Lets go of all but the first so many. What the thread's stream was asked for meanwhile used them.
+void release_kept(Engine& engine, std::size_t but);
+
+}  // namespace vt

@@ -1,0 +1,90 @@
+#include "iteration/recorder.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace vt {
+
+std::uint64_t Recorder::mix(std::uint64_t hash, std::uint64_t value) noexcept {
+  hash ^= value + kSeed + (hash << 6) + (hash >> 2);
+  hash *= 0xff51afd7ed558ccdull;
+  return hash ^ (hash >> 32);
+}
+
+std::uint64_t Recorder::size_class(std::size_t chunks) noexcept {
+  if (chunks <= 4) return chunks;
+  const auto octave = static_cast<unsigned>(std::bit_width(chunks) - 1);
+  return std::uint64_t{octave} * 4 + ((chunks >> (octave - 2)) & 3);
+}
+
+std::uint64_t Recorder::now() const noexcept {
+  const auto passed = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count();
+  return static_cast<std::uint64_t>(passed) - stalls_;
+}
+
+void Recorder::begin(std::uint32_t number, std::span<Range* const> live) {
+  rows_.clear();
+  tensors_.clear();
+  uses_.clear();
+  births_.clear();
+  iteration_ = number;
+  for (Range* range : live) {
+    Tag& tag = range->tag;
+    const bool fresh = tag.iteration + 1 == number && tag.birth != kNone;
+    tensors_.push_back({range->bytes, -1, -1, fresh ? tag.birth : kNone, range->serial});
+    tag = {iteration_, static_cast<std::uint32_t>(tensors_.size() - 1), kNone};
+  }
+  hash_ = kSeed;
+  stalls_ = 0;
+  freed_ = false;
+  began_ = Clock::now();
+}
+
+std::uint32_t Recorder::row(OpId op) {
+  const auto row = static_cast<std::uint32_t>(rows_.size());
+  rows_.push_back({op, now(), row});
+  freed_ = false;
+  hash_ = mix(hash_, op);
+  return row;
+}
+
+void Recorder::take_quicker_times(const Recorder& other) noexcept {
+  if (other.hash_ != hash_ || other.rows_.size() != rows_.size() || other.end_ns_ >= end_ns_) return;
+  for (std::size_t i = 0; i < rows_.size(); ++i) rows_[i].begin_ns = other.rows_[i].begin_ns;
+  end_ns_ = other.end_ns_;
+}
+
+bool Recorder::take_times(const std::vector<std::uint64_t>& begins) noexcept {
+  if (begins.size() != rows_.size() + 1) return false;
+  for (std::size_t i = 0; i < rows_.size(); ++i) rows_[i].begin_ns = begins[i];
+  end_ns_ = begins.back();
+  return true;
+}
+
+void Recorder::row_ends(std::uint32_t row) noexcept {
+  if (row < rows_.size()) rows_[row].last = static_cast<std::uint32_t>(rows_.size() - 1);
+}
+
+void Recorder::use(Range& range, const Use& use) {
+  const std::uint32_t tensor = tensor_of(range);
+  if (tensor == kNone || rows_.empty()) return;  // made by another thread since the iteration began
+  const auto row = static_cast<std::uint32_t>(rows_.size() - 1);
+  uses_.push_back({row, tensor, use.first, use.last, use.write});
+}
+
+void Recorder::born(Range& range) {
+  const auto tensor = static_cast<std::uint32_t>(tensors_.size());
+  range.tag = {iteration_, tensor, static_cast<std::uint32_t>(births_.size())};
+  tensors_.push_back({range.bytes, static_cast<std::int32_t>(rows_.size()) - 1, -1, kNone, range.serial});
+  births_.push_back(tensor);
+  hash_ = mix(hash_, size_class(range.chunks));
+}
+
+void Recorder::died(Range& range) noexcept {
+  const std::uint32_t tensor = tensor_of(range);
+  if (tensor == kNone) return;
+  freed_ = true;
+  tensors_[tensor].died = std::max<std::int32_t>(static_cast<std::int32_t>(rows_.size()) - 1, 0);
+}
+
+}  // namespace vt

@@ -1,0 +1,96 @@
+// The log of one training iteration: rows (operations), tensors, uses. See lgm/model.py for what becomes of it.
+//
+// Covers: what happened since the last boundary, as plain arrays; a rolling hash that names the iteration's shape.
+// Leaves: what is done with it (plan_runner.h for following a plan, vtensor/recorder.py for making a trace of it).
+//
+// A row begins when an operation first uses or allocates managed memory; operations that do neither leave no trace, so a
+// `loss.item()` now and then changes nothing. An operation that allocates after something was freed in it goes on in another row:
+// what it frees and what it then allocates need not be held at once. Time spent waiting in the engine is not part of a row.
+// Thread-safety: none; thread_state.h guards it.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace vt {
+
+using OpId = std::uint64_t;  // hash of an operator's name and overload
+
+class Recorder {
+ public:
+  struct Row {
+    OpId op;
+    std::uint64_t begin_ns;  // since the iteration began, without stalls
+    std::uint32_t last;      // the last row that began before this operation ended
+  };
+  struct Tensor {
+    Bytes bytes;
+    std::int32_t born;          // row, or -1: older than the iteration
+    std::int32_t died;          // row, or -1: still alive
+    std::uint32_t previous;     // which allocation of the iteration before it was, or kNone
+    std::uint64_t serial;
+  };
+  struct UseOf {
+    std::uint32_t row, tensor, first, last;
+    bool write;
+  };
+
+  static constexpr std::size_t kMostRows = std::size_t{1} << 20;  // a longer "iteration" is not one
+
+  // Iteration `number` begins (they count up): `live` are the tensors that exist now, oldest first, and the first of tensors().
+  void begin(std::uint32_t number, std::span<Range* const> live);
+  // The next row. Pre: not full.
+  std::uint32_t row(OpId op);
+  void row_ends(std::uint32_t row) noexcept;
+  void use(Range& range, const Use& use);
+  void born(Range& range);
+  void died(Range& range) noexcept;
+  // Which of tensors() it is; kNone if it is of another iteration.
+  std::uint32_t tensor_of(const Range& range) const noexcept {
+    return range.tag.iteration == iteration_ ? range.tag.tensor : kNone;
+  }
+  // Time that is not computing: waiting for copies, moving chunks.
+  void stall(std::uint64_t ns) noexcept { stalls_ += ns; }
+  // The length of the last row is known now.
+  void end() noexcept { end_ns_ = now(); }
+  // Rows began at these times, and the iteration ended at the last of them. False if it is not one more than there are rows.
+  bool take_times(const std::vector<std::uint64_t>& begins) noexcept;
+  // If `other` was the same iteration, and quicker, rows take as long as in that one: something else may have had the processor.
+  void take_quicker_times(const Recorder& other) noexcept;
+
+  // Whether something was freed since the last row began.
+  bool freed() const noexcept { return freed_; }
+  bool full() const noexcept { return rows_.size() >= kMostRows; }
+  // Names everything that happened before the next row: operations, and sizes of what they allocated, by steps of a quarter octave.
+  std::uint64_t hash() const noexcept { return hash_; }
+  std::uint32_t rows() const noexcept { return static_cast<std::uint32_t>(rows_.size()); }
+  const std::vector<Row>& all_rows() const noexcept { return rows_; }
+  const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
+  const std::vector<UseOf>& uses() const noexcept { return uses_; }
+  const std::vector<std::uint32_t>& births() const noexcept { return births_; }  // tensors in order of allocation
+  std::uint64_t end_ns() const noexcept { return end_ns_; }
+
+  static constexpr std::uint64_t kSeed = 0x9e3779b97f4a7c15ull;
+  static std::uint64_t mix(std::uint64_t hash, std::uint64_t value) noexcept;
+  static std::uint64_t size_class(std::size_t chunks) noexcept;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::uint64_t now() const noexcept;
+
+  std::vector<Row> rows_;
+  std::vector<Tensor> tensors_;
+  std::vector<UseOf> uses_;
+  std::vector<std::uint32_t> births_;
+  std::uint32_t iteration_ = 0;
+  std::uint64_t hash_ = kSeed;
+  std::uint64_t stalls_ = 0;
+  std::uint64_t end_ns_ = 0;
+  bool freed_ = false;
+  Clock::time_point began_{};
+};
+
+}  // namespace vt

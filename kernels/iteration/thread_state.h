@@ -1,0 +1,104 @@
+// What runs on each thread: operations under way, what they pinned, and whether the thread's iterations are recorded.
+//
+// Covers: the per-thread state of observer and allocator, and when an operation becomes a row of the trace.
+// Leaves: reading torch's operations (torch_observer.cpp), serving its allocations (torch_bridge.cpp). Knows nothing of torch.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "iteration/plan_runner.h"
+
+namespace vt {
+
+struct Frame {
+  std::uint32_t first_use;  // index into Thread::uses
+  bool transparent;
+  const char* name;
+  OpId id;
+  std::uint32_t row;  // of the recorder; kNone until it uses or allocates managed memory
+  Ticket::Lane stream = Ticket::Lane::none;  // what it is asked of, on an ordered device; else none
+};
+
+struct Thread {
+  Engine* engine = nullptr;       // the engine all of the below belong to
+  std::vector<Frame> frames;      // operations under way, outermost first
+  std::vector<Use> uses;          // pinned arguments of all of them
+  std::vector<Use> missing;       // arguments of the newest that are not wholly resident
+  std::vector<Use> seen;          // all of its managed arguments, for the recorder
+  bool records = false;           // whether to fill `seen`
+  std::vector<Use> kept;          // pinned for code that no operation tells of (managed.h)
+  Engine* keeps = nullptr;        // the engine those belong to
+  std::vector<Range*> newborns;   // allocated inside the outermost operation that is not transparent
+  bool all_sizes = false;         // manage small allocations too
+  std::uint32_t solid = 0;        // operations under way that are not transparent
+};
+
+Thread& this_thread();
+
+// The lane of the stream this thread's operations are asked of now. Whoever brings an ordered engine sets it; none on others.
+using CurrentStream = Ticket::Lane (*)(Engine& engine);
+void set_current_stream(CurrentStream current) noexcept;
+Ticket::Lane current_stream(Engine& engine);
+
+// The innermost operation under way, for messages; nullptr outside.
+const char* operation_name(const Thread& thread) noexcept;
+
+// Operators by name: a trace holds names, the runner compares ids.
+OpId operator_id(const std::string& name);
+std::string operator_name(OpId id);
+
+// The calling thread ends an iteration and begins the next; from now on it is the one that is recorded.
+Finding end_iteration(Engine& engine);
+// Nothing is recorded from now on. What was recorded stays until begin_recording().
+void stop_recording() noexcept;
+// A new session: forgets plans and records of the one before. Pre: its engine is registered (registry.h).
+void begin_recording();
+// A copy of the iteration that ended last.
+Recorder last_iteration();
+void install_plan(std::unique_ptr<Plan> plan);
+void forget_plans();
+PlanCounters plan_counters();
+
+// Whether the thread's iterations are recorded: a hint, as another thread may end one at any moment and become the recorded one.
+bool recorded(const Thread& thread) noexcept;
+
+// The plan runner, held for as long as this lives if the thread's iterations are recorded; else empty.
+class Recording {
+ public:
+  explicit Recording(const Thread& thread);
+  explicit operator bool() const noexcept { return lock_.owns_lock(); }
+  PlanRunner* operator->() const noexcept;
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+// The innermost operation under way uses managed memory: it is a row of the trace from now on. Pre: the recording is not empty.
+void begin_row(const Recording& recording, Thread& thread, Engine& engine, Ticket::Lane stream);
+
+// Measures what is not computing.
+class Stall {
+ public:
+  explicit Stall(const Thread& thread) : thread_(thread), on_(recorded(thread)) {
+    if (on_) begun_ = std::chrono::steady_clock::now();
+  }
+  ~Stall() {
+    if (!on_) return;
+    const auto passed = std::chrono::steady_clock::now() - begun_;
+    const auto ns = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
+    if (const Recording recording{thread_}) recording->stall(ns);
+  }
+  Stall(const Stall&) = delete;
+  Stall& operator=(const Stall&) = delete;
+
+ private:
+  const Thread& thread_;
+  bool on_;
+  std::chrono::steady_clock::time_point begun_;
+};
+
+}  // namespace vt

@@ -1,0 +1,159 @@
+#include "memory/chunk_pool.h"
+
+#include <algorithm>
+
+namespace vt {
+
+ChunkPool::ChunkPool(Driver& driver, std::size_t capacity) : driver_(driver), capacity_(capacity) {
+  const Status status = driver_.set_capacity(capacity);
+  if (!status.ok()) throw InvalidUse("cannot provide " + std::to_string(capacity) + " chunks: " + describe(status));
+  free_.reserve(capacity);
+  leaving_.reserve(capacity);
+  is_free_.resize(capacity);
+}
+
+Status ChunkPool::acquire(ChunkId* chunk, Take which) {
+  if (held_ >= capacity_) return {Code::out_of_budget, "chunk pool", 0};
+  if (!free_.empty()) {
+    *chunk = pick(which == Take::newest ? free_.end() - 1 : free_.begin());
+  } else if (held_ + leaving_.size() >= capacity_ + overdrawn_) {
+    return {Code::out_of_budget, "chunk pool", 0};
+  } else {
+    const Status status = driver_.create(chunk);
+    if (!status.ok()) return status;
+  }
+  ++held_;
+  changed();
+  return kOk;
+}
+
+bool ChunkPool::acquire_leaving(ChunkId* chunk) {
+  if (leaving_.empty() || held_ >= capacity_) return false;
+  *chunk = pick_leaving();
+  ++held_;
+  changed();
+  return true;
+}
+
+bool ChunkPool::take(ChunkId chunk, bool wanted) {
+  if (held_ >= capacity_) return false;
+  if (is_free(chunk)) {
+    pick(std::find(free_.begin(), free_.end(), chunk));
+  } else if (!wanted || std::erase(leaving_, chunk) == 0) {
+    return false;
+  }
+  ++held_;
+  changed();
+  return true;
+}
+
+Status ChunkPool::overdraw(ChunkId* chunk) {
+  if (!free_.empty()) {  // from an earlier one
+    *chunk = pick(free_.end() - 1);
+  } else if (!leaving_.empty()) {
+    *chunk = pick_leaving();
+  } else {
+    Status status = driver_.set_capacity(capacity_ + overdrawn_ + 1);
+    if (!status.ok()) return status;
+    status = driver_.create(chunk);
+    if (!status.ok()) {
+      if (!driver_.set_capacity(capacity_ + overdrawn_).ok()) fatal("a chunk that was not made counts");
+      return status;
+    }
+    peak_overdrawn_ = std::max(peak_overdrawn_, ++overdrawn_);
+  }
+  ++held_;
+  changed();
+  return kOk;
+}
+
+Status ChunkPool::repay(ChunkId chunk) {
+  const auto found = std::find(free_.begin(), free_.end(), chunk);
+  Status status = driver_.destroy(chunk);
+  if (!status.ok()) return status;
+  pick(found);
+  --overdrawn_;
+  return driver_.set_capacity(capacity_ + overdrawn_);
+}
+
+void ChunkPool::put(ChunkId chunk) {
+  free_.push_back(chunk);
+  if (is_free_.size() <= chunk) is_free_.resize(chunk + 1);
+  is_free_[chunk] = true;
+}
+
+ChunkId ChunkPool::pick(std::vector<ChunkId>::iterator free) {
+  const ChunkId chunk = *free;
+  free_.erase(free);
+  is_free_[chunk] = false;
+  return chunk;
+}
+
+ChunkId ChunkPool::pick_leaving() {
+  const ChunkId chunk = leaving_.front();
+  leaving_.erase(leaving_.begin());
+  return chunk;
+}
+
+void ChunkPool::release(ChunkId chunk) {
+  put(chunk);
+  --held_;
+  changed();
+}
+
+void ChunkPool::release_leaving(ChunkId chunk) {
+  leaving_.push_back(chunk);
+  --held_;
+  changed();
+}
+
+void ChunkPool::settle(const std::function<bool(ChunkId)>& left) {
+  const auto goes_on = std::find_if_not(leaving_.begin(), leaving_.end(), left);
+  std::for_each(leaving_.begin(), goes_on, [this](ChunkId chunk) { put(chunk); });
+  leaving_.erase(leaving_.begin(), goes_on);
+}
+
+Status ChunkPool::resize(std::size_t capacity) {
+  const bool shrinks = capacity < capacity_;
+  if (shrinks && held_ > capacity) return {Code::out_of_budget, "resize", 0};
+  while (shrinks && held_ + free() > capacity) {
+    const Status status = driver_.destroy(free_.back());
+    if (!status.ok()) return status;
+    pick(free_.end() - 1);
+  }
+  const std::size_t overdrawn = std::max(held_ + free(), capacity) - capacity;
+  const Status status = driver_.set_capacity(capacity + overdrawn);
+  if (!status.ok()) return status;
+  capacity_ = capacity;
+  overdrawn_ = overdrawn;
+  free_.reserve(capacity);
+  leaving_.reserve(capacity);
+  is_free_.resize(std::max(is_free_.size(), capacity));
+  changed();
+  return kOk;
+}
+
+void ChunkPool::trim() {
+  while (!free_.empty() && driver_.destroy(free_.back()).ok()) pick(free_.end() - 1);
+}
+
+void ChunkPool::changed() {
+  peak_ = std::max(peak_, held_);
+  if (held_ + free() > capacity_ + overdrawn_) {
+    fatal("the chunk pool holds " + std::to_string(held_ + free()) + " chunks of a budget of " +
+          std::to_string(capacity_));
+  }
+}
+
+std::string ChunkPool::validate() const {
+  if (held_ + free() > capacity_ + overdrawn_) return "chunks held and free exceed the budget";
+  if (peak_ < held_) return "the peak is below the chunks held";
+  std::vector<ChunkId> sorted = free_;
+  sorted.insert(sorted.end(), leaving_.begin(), leaving_.end());
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return "a chunk is free twice";
+  if (driver_.live().chunks != held_ + free()) return "the driver has other chunks than the pool";
+  return "";
+}
+
+}  // namespace vt

@@ -1,0 +1,83 @@
+// The budget: which physical chunks exist and which of them are free.
+//
+// Covers: taking and giving back chunks, growing and shrinking the budget, the count that never exceeds it (I3).
+// Leaves: mapping chunks (engine) and choosing whose chunk is taken when none is free (policy.h).
+// Thread-safety: none of its own; the engine's lock guards it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/driver.h"
+
+namespace vt {
+
+class ChunkPool {
+ public:
+  // `capacity` chunks at most. Throws InvalidUse if the driver can not provide for so many.
+  ChunkPool(Driver& driver, std::size_t capacity);
+
+  // Which free chunk is taken. Newest: its memory is warm, and the stream that gave it up need not wait for itself. Oldest: on an
+  // ordered device, whoever else wants it waits the least.
+  enum class Take : std::uint8_t { newest, oldest };
+
+  // Takes a free chunk that nothing leaves, unmapped; creates one if there is none and the budget allows. out_of_budget otherwise.
+  Status acquire(ChunkId* chunk, Take which = Take::newest);
+  // Takes the chunk whose content has been leaving the longest. False if there is none.
+  bool acquire_leaving(ChunkId* chunk);
+  // Takes this chunk if it is free; if its content is leaving only where that is `wanted`.
+  bool take(ChunkId chunk, bool wanted);
+  // One more than the capacity, for an operation that cannot do without. repay() makes it good.
+  Status overdraw(ChunkId* chunk);
+  // Destroys a free chunk that is beyond the capacity. Pre: overdrawn, and nothing may touch or map the chunk any more.
+  Status repay(ChunkId chunk);
+  // Gives a chunk back; it stays created. Pre: held, unmapped.
+  void release(ChunkId chunk);
+  // The same while its content is still copied out (ordered devices): its next owner will wait for that. Pre: called in the order in
+  // which the copies end.
+  void release_leaving(ChunkId chunk);
+  // Those that `left`, the oldest first, are as free as any.
+  void settle(const std::function<bool(ChunkId)>& left);
+  // Changes the budget. When it shrinks, free chunks are destroyed; out_of_budget while more than `capacity`
+  // are held, and nothing changed then. Pre: nothing is leaving if it shrinks.
+  Status resize(std::size_t capacity);
+  // Destroys every free chunk. Pre: nothing is leaving.
+  void trim();
+
+  std::size_t capacity() const noexcept { return capacity_; }
+  std::size_t held() const noexcept { return held_; }
+  std::size_t peak_held() const noexcept { return peak_; }
+  std::size_t free() const noexcept { return free_.size() + leaving_.size(); }
+  std::size_t leaving() const noexcept { return leaving_.size(); }
+  // Whether it is free and nothing leaves it.
+  bool is_free(ChunkId chunk) const noexcept { return chunk < is_free_.size() && is_free_[chunk]; }
+  const std::vector<ChunkId>& free_chunks() const noexcept { return free_; }
+  std::size_t overdrawn() const noexcept { return overdrawn_; }
+  std::size_t peak_overdrawn() const noexcept { return peak_overdrawn_; }
+  void reset_peak() noexcept {
+    peak_ = held_;
+    peak_overdrawn_ = overdrawn_;
+  }
+
+  // Empty, or the invariant that is broken.
+  std::string validate() const;
+
+ private:
+  void put(ChunkId chunk);
+  ChunkId pick(std::vector<ChunkId>::iterator free);
+  ChunkId pick_leaving();  // the one that has been leaving the longest
+  void changed();  // counts the peak and stops the program if the budget is exceeded
+
+  Driver& driver_;
+  std::size_t capacity_;
+  std::size_t held_ = 0;
+  std::size_t peak_ = 0;
+  std::size_t overdrawn_ = 0;  // chunks that exist beyond the capacity
+  std::size_t peak_overdrawn_ = 0;
+  std::vector<ChunkId> free_, leaving_;  // the newest last
+  std::vector<bool> is_free_;            // by chunk
+};
+
+}  // namespace vt

@@ -1,0 +1,39 @@
+// Which range gives up chunks when room is needed and no plan says so: pure scoring, no state, no clock.
+//
+// Covers: the reactive orders as named switches.
+// Leaves: the scan over candidates and the eviction itself (engine_move.cpp).
+#pragma once
+
+#include <string>
+
+#include "base/types.h"
+
+namespace vt {
+
+enum class Order : std::uint8_t {
+  lru,             // longest unused first
+  size_staleness,  // largest bytes x staleness first: the filter of DELTA (arXiv 2203.15980), whose staleness is
+                   // in nanoseconds; here it is in operations, so that a run repeats exactly
+};
+
+enum class Granularity : std::uint8_t {
+  chunk,   // exactly as many vTensors of the victim as are needed
+  tensor,  // the whole victim: the baseline the vTensor paper (JCST 40(6), 2025) compares with
+};
+
+struct Candidate {
+  Tick last_use;
+  Bytes resident;
+};
+
+// The candidate with the highest score leaves first.
+constexpr double score(Order order, const Candidate& candidate, Tick now) noexcept {
+  const double staleness = static_cast<double>(now - candidate.last_use) + 1.0;
+  return order == Order::lru ? staleness : staleness * static_cast<double>(candidate.resident);
+}
+
+// Throw InvalidUse for a name that is not in the list above.
+Order order_from(const std::string& name);
+Granularity granularity_from(const std::string& name);
+
+}  // namespace vt

@@ -1,0 +1,89 @@
+// One allocation: a row of vTensors at consecutive addresses.
+//
+// Covers: the record, and which of its fields may be read without the engine's lock.
+// Leaves: everything done with it (engine.h).
+//
+// Lock-free reading. The observer pins a range that is wholly resident without taking the lock:
+//   observer: pins += 1, then reads `missing`         (all four sequentially consistent)
+//   evictor:  missing += 1 (under the lock), then reads `pins`
+// At least one of the two sees the other. The observer that sees missing != 0 takes its pin back and goes
+// through the lock; the evictor that sees pins != 0 takes its mark back and looks for another victim.
+// Records are never freed while the engine lives, so that a late unpin always finds memory.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "memory/residency.h"
+#include "order/stream_order.h"
+
+namespace vt {
+
+enum class Life : std::uint8_t {
+  unused,  // a record without addresses
+  live,    // a tensor owns it
+  cached,  // freed, still mapped whole, waiting for an allocation of the same size
+  former,  // freed and emptied, but its addresses still lead to chunks it had (ordered devices)
+  limbo,   // freed and emptied, but an operation that saw it alive still counts it as pinned, or a device still uses it
+};
+
+// Who a tensor is to the recorder.
+struct Tag {
+  std::uint32_t iteration = 0;      // the iteration that `tensor` and `birth` count in
+  std::uint32_t tensor = kNone;
+  std::uint32_t birth = kNone;      // which of its allocations it was; kNone if it is older
+};
+
+struct Range {
+  Address base = 0;
+  Bytes bytes = 0;            // as asked for; the last vTensor may be partly used
+  std::uint32_t chunks = 0;
+  std::uint32_t resident = 0;  // vTensors in state resident
+  Life life = Life::unused;
+  bool exported = false;      // its address was given away: never clean, and mapped wherever its data is
+  bool fixed = false;         // exported to who may use it at any moment, by system calls even, which do not fault: it never moves
+  std::uint32_t part_pins = 0;
+  std::uint32_t roster_at = kNone;  // index in the engine's list of ranges with something resident
+  Tick freed_at = 0;
+  std::uint64_t serial = 0;         // counts tensors; a record that is used again gets a new one
+  Tag tag;
+  std::unique_ptr<VTensor[]> parts;
+  std::vector<Tick> part_use;  // last use of each vTensor; empty until a part was used alone
+
+  std::atomic<std::uint32_t> pins{0};     // running operations that use the whole range
+  std::atomic<std::uint32_t> missing{0};  // vTensors not resident, or about to leave
+  std::atomic<std::uint32_t> clean{0};    // resident vTensors whose slot is still valid
+  std::atomic<Tick> last_use{0};
+
+  // On ordered devices only: what of the work that was asked for may still touch it.
+  Ticket::Lane home = Ticket::Lane::none;  // the stream it was allocated on
+  // Whether an operation had it as an argument. What never was may be a workspace some library keeps by its bare address (cuBLAS):
+  // nobody would bring it back, so it never leaves.
+  std::atomic<bool> seen{false};
+  std::atomic<std::uint64_t> ready{0};     // copy in after which all that is resident holds its data
+  std::atomic<std::uint64_t> used{0};      // the newest use: lane and number of a ticket, packed; 0 for none
+  Fence others;                            // uses by other streams before it
+  std::vector<Ticket::Lane> recorded;      // streams that may use it until it is freed
+
+  bool pinned() const noexcept { return pins.load() != 0 || part_pins != 0; }
+};
+
+// What one operation uses: vTensors [first, last) of a range. `whole`: pinned through Range::pins, else one by one.
+struct Use {
+  Range* range;
+  std::uint32_t first;
+  std::uint32_t last;
+  bool write;
+  bool whole;
+};
+
+// vTensors [first, last) of a tensor that a plan moves; `serial` tells whether the range still is that tensor.
+struct PlannedMove {
+  Range* range;
+  std::uint64_t serial;
+  std::uint32_t first;
+  std::uint32_t last;
+};
+
+}  // namespace vt

@@ -1,0 +1,72 @@
+#include "memory/range_cache.h"
+
+#include <algorithm>
+
+namespace vt {
+
+namespace {
+constexpr std::size_t kLook = 32;  // ranges, in search of the best
+}  // namespace
+
+void RangeCache::put(Range* range) {
+  by_size_[range->chunks].push_back(range);
+  chunks_ += range->chunks;
+  ++size_;
+}
+
+Range* RangeCache::take(std::uint32_t chunks) {
+  const auto found = by_size_.find(chunks);
+  if (found == by_size_.end() || found->second.empty()) return nullptr;
+  Range* range = found->second.back();
+  found->second.pop_back();
+  chunks_ -= chunks;
+  --size_;
+  return range;
+}
+
+Range* RangeCache::take_best(std::uint32_t chunks, const std::function<std::uint32_t(const Range&)>& value) {
+  const auto found = by_size_.find(chunks);
+  if (found == by_size_.end()) return nullptr;
+  auto& ranges = found->second;
+  auto best = ranges.end();
+  std::uint32_t most = 0;
+  for (std::size_t i = 0; i < std::min(ranges.size(), kLook) && most < chunks; ++i) {
+    const auto at = ranges.end() - 1 - static_cast<std::ptrdiff_t>(i);
+    const std::uint32_t worth = (*at)->pinned() ? 0 : value(**at);
+    if (worth <= most) continue;
+    most = worth;
+    best = at;
+  }
+  if (best == ranges.end()) return nullptr;
+  Range* range = *best;
+  ranges.erase(best);
+  chunks_ -= chunks;
+  --size_;
+  return range;
+}
+
+Range* RangeCache::take_any() {
+  for (const auto& [chunks, ranges] : by_size_) {
+    if (!ranges.empty()) return take(chunks);
+  }
+  return nullptr;
+}
+
+Range* RangeCache::take_oldest() {
+  std::deque<Range*>* from = nullptr;
+  std::deque<Range*>::iterator oldest;
+  for (auto& [chunks, ranges] : by_size_) {
+    const auto first = std::find_if(ranges.begin(), ranges.end(), [](const Range* range) { return !range->pinned(); });
+    if (first == ranges.end() || (from != nullptr && (*first)->freed_at >= (*oldest)->freed_at)) continue;
+    from = &ranges;
+    oldest = first;
+  }
+  if (from == nullptr) return nullptr;
+  Range* range = *oldest;
+  from->erase(oldest);
+  chunks_ -= range->chunks;
+  --size_;
+  return range;
+}
+
+}  // namespace vt

@@ -1,0 +1,64 @@
+#include "process/fault_handler.h"
+
+#include <csignal>
+
+#include <atomic>
+#include <cerrno>
+#include <mutex>
+
+#include "process/registry.h"
+
+namespace vt {
+
+namespace {
+
+std::mutex g_mutex;
+struct sigaction g_previous = {};
+std::atomic<bool> g_passed_on{false};
+
+// Faults with nothing to do, many in a row: the memory is there and the access still fails, a real error.
+bool stuck(FaultOutcome outcome) {
+  static thread_local unsigned times = 0;
+  times = outcome == FaultOutcome::idle ? times + 1 : 0;
+  return times > 10000;
+}
+
+void pass_on(int signal, siginfo_t* info, void* context) {
+  // Python's faulthandler prints and raises the signal again, with us installed: the second time ends it.
+  if (!g_passed_on.exchange(true)) {
+    if ((g_previous.sa_flags & SA_SIGINFO) != 0 && g_previous.sa_sigaction != nullptr) {
+      return g_previous.sa_sigaction(signal, info, context);
+    }
+    if (g_previous.sa_handler != SIG_DFL && g_previous.sa_handler != SIG_IGN) return g_previous.sa_handler(signal);
+  }
+  std::signal(signal, SIG_DFL);  // returning repeats the access, and the program ends as it would without us
+}
+
+// Runs on the thread that touched the memory, between two of its instructions. Taking the engine's lock here is
+// safe because code that holds it never touches tensor addresses.
+void on_signal(int signal, siginfo_t* info, void* context) {
+  const int saved = errno;
+  Engine* engine = engine_of(info->si_addr);
+  FaultOutcome outcome = FaultOutcome::foreign;
+  if (engine != nullptr) outcome = engine->on_fault(reinterpret_cast<Address>(info->si_addr));
+  if (stuck(outcome) || outcome == FaultOutcome::foreign) pass_on(signal, info, context);
+  errno = saved;
+}
+
+}  // namespace
+
+void arm_fault_handler() noexcept {
+  struct sigaction now = {};
+  if (sigaction(SIGSEGV, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_signal) {
+    return;
+  }
+  std::lock_guard lock(g_mutex);
+  struct sigaction ours = {};
+  ours.sa_sigaction = on_signal;
+  ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+  sigemptyset(&ours.sa_mask);
+  g_previous = now;
+  sigaction(SIGSEGV, &ours, nullptr);
+}
+
+}  // namespace vt

@@ -1,0 +1,142 @@
+// The Python face of the native core: the module files are the only ones of kernels/ that know Python objects.
+//
+// Covers: starting and stopping the product's engine, the primitives by address. module_planning.cpp has traces and plans,
+// module_parts.cpp single parts for the tests, module_figures.cpp what all three share.
+// Leaves: argument checking for people (vtensor/session.py and vtensor/config.py).
+
+#include "process/fault_handler.h"
+#include "iteration/managed.h"
+#include "python/module.h"
+#include "process/registry.h"
+#include "iteration/thread_state.h"
+#include "torch/torch_bridge.h"
+#include "torch/torch_observer.h"
+
+namespace py = pybind11;
+
+namespace vt {
+namespace {
+
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+Engine& current() {
+  Engine* engine = current_engine();
+  if (engine == nullptr) throw InvalidUse("vtensor is not enabled");
+  return *engine;
+}
+
+void bind_product(py::module_& m) {
+  m.def(
+      "start",
+      [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& spill_dir, const std::string& policy,
+         const std::string& granularity, bool raise_oversize, double link, Bytes min_size, bool observe_always) {
+        if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
+        adopt(make_engine(budget_chunks, chunk, host, spill_dir, policy, granularity, raise_oversize, link, false).engine);
+        attach_torch(min_size, observe_always);
+      },
+      py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("spill_dir"), py::arg("policy"),
+      py::arg("granularity"), py::arg("raise_oversize"), py::arg("link"), py::arg("min_size"), py::arg("observe_always"));
+  // In the place of start(), for tests: torch's tensors on an ordered device whose copies happen late.
+  m.def(
+      "start_late",
+      [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& policy, Bytes min_size, std::uint32_t seed,
+         bool places) {
+        if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
+        adopt(make_late_engine(budget_chunks, chunk, host, policy, seed, places));
+        set_current_stream([](Engine& engine) { return engine.stream(nullptr); });
+        attach_torch(min_size, true);
+      },
+      py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("min_size"), py::arg("seed"),
+      py::arg("places") = false);
+  m.def("late_complaints", [] { return late_complaints(); });
+  m.def("stop", [] {
+    detach_torch();
+    retire_current();
+  });
+  m.def(
+      "resize",
+      [](std::size_t chunks) {
+        current().resize(chunks);
+        observe_if_pressed();
+      },
+      Unlocked());
+  m.def("snapshot", [] { return to_dict(current().snapshot()); });
+  m.def("reset_peaks", [] {
+    current().reset_peaks();
+    reset_unmanaged_peak();
+  });
+  m.def("validate", [] { return current().validate(); }, Unlocked());
+  m.def(
+      "evict_all",
+      [] {
+        current().evict_all();
+        observe_if_pressed();
+      },
+      Unlocked());
+  m.def("observing", [] { return observing(); });
+  m.def("unmanaged", [] {
+    const Unmanaged u = unmanaged();
+    py::dict d;
+    d["current"] = u.current;
+    d["peak"] = u.peak;
+    d["allocated"] = u.allocated;
+    d["freed"] = u.freed;
+    return d;
+  });
+  m.def("manages", [](std::uintptr_t a) { return engine_of(pointer(a)) != nullptr; });
+  m.def("merge", [](std::uintptr_t a) {
+    Residency result;
+    {
+      py::gil_scoped_release unlocked;
+      if (Engine* engine = engine_of(pointer(a))) result = engine->merge(pointer(a));
+    }
+    return to_dict(result);
+  });
+  m.def("residency", [](std::uintptr_t a) {
+    Engine* engine = engine_of(pointer(a));
+    return to_dict(engine != nullptr ? engine->residency(pointer(a)) : Residency{});
+  });
+  m.def("pieces", [](std::uintptr_t a) {
+    py::list pieces;
+    if (Engine* engine = engine_of(pointer(a))) {
+      for (const Piece& piece : engine->pieces(pointer(a))) {
+        pieces.append(py::make_tuple(piece.address, piece.bytes, name_of(piece.state), piece.clean, piece.took_from));
+      }
+    }
+    return pieces;
+  });
+  m.def("fits", [] {
+    Engine* engine = current_engine();
+    return engine == nullptr || engine->fits();
+  });
+  m.def("manage_all_sizes", [](bool all) { manage_all_sizes(all); });
+  // For doors.py: tensors that code in Python hands to kernels past torch's operations.
+  m.def("ordered", [] { return current().ordered(); });
+  m.def("keep", [](const std::vector<Address>& addresses) { keep(current(), addresses); }, Unlocked());
+  m.def("kept", [] { return current_engine() != nullptr ? kept(current()) : std::size_t{0}; });
+  m.def("release_kept", [](std::size_t but) {
+    if (current_engine() != nullptr) release_kept(current(), but);
+  });
+  m.def("export_address", [](std::uintptr_t a) {
+    py::gil_scoped_release unlocked;
+    if (Engine* engine = engine_of(pointer(a))) engine->export_address(pointer(a));
+  });
+  m.def("arm_fault_handler", [] { arm_fault_handler(); });
+}
+
+}  // namespace
+}  // namespace vt
+
+PYBIND11_MODULE(_vtensor_native, m) {
+  m.doc() = "Native core of vtensor. See vtensor/native.py.";
+  py::register_exception<vt::InvalidUse>(m, "InvalidUse", PyExc_ValueError);
+  py::register_exception<vt::OutOfMemory>(m, "OutOfMemory", PyExc_MemoryError);
+  vt::bind_product(m);
+  vt::bind_planning(m);
+#ifdef VT_CUDA
+  vt::bind_cuda(m);
+#endif
+  auto parts = m.def_submodule("parts", "Single parts of the core, for property tests.");
+  vt::bind_parts(parts);
+  vt::bind_replay(parts);
+}

@@ -1,0 +1,47 @@
+// What the module files share: engines from settings, and C++ figures as Python dictionaries.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "testing/driver_inject.h"
+#include "engine/engine.h"
+#include "iteration/plan_runner.h"
+
+namespace vt {
+
+struct MadeEngine {
+  std::unique_ptr<Engine> engine;
+  InjectDriver* inject;  // owned by the engine; nullptr unless asked for
+};
+
+EngineConfig config_of(std::size_t budget_chunks, const std::string& policy, const std::string& granularity,
+                       bool raise_oversize);
+
+// The same over an ordered device in ordinary memory, its order of work drawn from `seed` (driver_late.h).
+std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
+                                         const std::string& policy, std::uint32_t seed, bool places);
+// What that device complained about.
+std::vector<std::string> late_complaints();
+
+MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes, const std::string& spill_dir,
+                       const std::string& policy, const std::string& granularity, bool raise_oversize, double link,
+                       bool injectable);
+
+pybind11::dict to_dict(const Amount& amount);
+pybind11::dict to_dict(const LiveHandles& handles);
+pybind11::dict to_dict(const Residency& residency);
+pybind11::dict to_dict(const Snapshot& shot);
+// An iteration as arrays; indices of tensors are the recorder's.
+pybind11::dict to_dict(const Recorder& recorder);
+// Pre: vtensor/planning.py made it of a plan that was checked. Throws InvalidUse if lengths do not fit.
+std::unique_ptr<Plan> plan_from(const pybind11::dict& given);
+
+inline const void* pointer(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
+
+void bind_parts(pybind11::module_& m);     // module_parts.cpp
+void bind_planning(pybind11::module_& m);  // module_planning.cpp
+void bind_replay(pybind11::module_& m);    // module_replay.cpp
+void bind_cuda(pybind11::module_& m);      // module_cuda.cpp, where torch was built with CUDA
+
+}  // namespace vt

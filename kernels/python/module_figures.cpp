@@ -1,0 +1,130 @@
+// See module.h.
+
+#include "device/driver_host.h"
+#include "testing/driver_late.h"
+#include "python/module.h"
+
+namespace py = pybind11;
+
+namespace vt {
+
+EngineConfig config_of(std::size_t budget_chunks, const std::string& policy, const std::string& granularity,
+                       bool raise_oversize) {
+  EngineConfig config;
+  config.budget_chunks = budget_chunks;
+  config.order = order_from(policy);
+  config.granularity = granularity_from(granularity);
+  config.oversize = raise_oversize ? Oversize::raise : Oversize::borrow;
+  return config;
+}
+
+MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes, const std::string& spill_dir,
+                       const std::string& policy, const std::string& granularity, bool raise_oversize, double link,
+                       bool injectable) {
+  const EngineConfig config = config_of(budget_chunks, policy, granularity, raise_oversize);
+  // Files and links have times of their own, which computing can hide; between memory and memory there are only processors.
+  const Team team = spill_dir.empty() ? computing_team() : nullptr;
+  std::unique_ptr<Driver> driver = std::make_unique<HostDriver>(chunk_bytes, link, team);
+  InjectDriver* inject = nullptr;
+  if (injectable) {
+    auto wrapped = std::make_unique<InjectDriver>(std::move(driver));
+    inject = wrapped.get();
+    driver = std::move(wrapped);
+  }
+  auto store = spill_dir.empty() ? make_ram_store(chunk_bytes, host_bytes)
+                                 : make_file_store(chunk_bytes, host_bytes, spill_dir);
+  return {std::make_unique<Engine>(std::move(driver), std::move(store), config), inject};
+}
+
+namespace {
+LateWork& late_work() {
+  static auto* work = new LateWork;  // never destroyed: engines may live to the end
+  return *work;
+}
+}  // namespace
+
+std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
+                                         const std::string& policy, std::uint32_t seed, bool places) {
+  const EngineConfig config = config_of(budget_chunks, policy, "chunk", false);
+  late_work().begin(seed);
+  auto driver = std::make_unique<LateDriver>(chunk_bytes, 8 * budget_chunks + 4096, late_work(), Streams::at_once, places);
+  return std::make_unique<Engine>(std::move(driver), make_ram_store(chunk_bytes, host_bytes), config);
+}
+
+std::vector<std::string> late_complaints() { return late_work().complaints(); }
+
+py::dict to_dict(const Amount& amount) {
+  py::dict d;
+  d["current"] = amount.current;
+  d["peak"] = amount.peak;
+  d["allocated"] = amount.allocated;
+  d["freed"] = amount.freed;
+  return d;
+}
+
+py::dict to_dict(const LiveHandles& handles) {
+  py::dict d;
+  d["reservations"] = handles.reservations;
+  d["chunks"] = handles.chunks;
+  d["mappings"] = handles.mappings;
+  d["host_mappings"] = handles.host_mappings;
+  d["places"] = handles.places;
+  d["copies"] = handles.copies;
+  return d;
+}
+
+py::dict to_dict(const Snapshot& shot) {
+  const Counters& c = shot.counters;
+  py::dict d;
+  d["tensor_bytes"] = to_dict(c.tensor_bytes);
+  d["wanted_bytes"] = to_dict(c.wanted_bytes);
+  d["absent_bytes"] = to_dict(c.absent_bytes);
+  d["borrowed_bytes"] = to_dict(c.borrowed_bytes);
+  d["chunk_bytes"] = shot.chunk_bytes;
+  d["budget_chunks"] = shot.budget_chunks;
+  d["held_chunks"] = shot.held_chunks;
+  d["peak_held_chunks"] = shot.peak_held_chunks;
+  d["cached_chunks"] = shot.cached_chunks;
+  d["peak_used_chunks"] = shot.peak_used_chunks;
+  d["overdrawn_chunks"] = shot.overdrawn_chunks;
+  d["peak_overdrawn_chunks"] = shot.peak_overdrawn_chunks;
+  d["host_waits"] = shot.host_waits;
+  d["pinned_bytes"] = shot.pinned;
+  d["ranges"] = shot.ranges;
+  d["slots_used"] = shot.slots_used;
+  d["slots_capacity"] = shot.slots_capacity;
+  d["slots_peak"] = shot.slots_peak;
+  d["moved_out"] = shot.moved_out;
+  d["moved_in"] = shot.moved_in;
+  d["copies_out"] = shot.copies_out;
+  d["copies_in"] = shot.copies_in;
+  d["allocations"] = c.allocations;
+  d["reused"] = c.reused;
+  d["remaps"] = c.remaps;
+  d["evictions"] = c.evictions;
+  d["discards"] = c.discards;
+  d["cancels"] = c.cancels;
+  d["faults"] = c.faults;
+  d["oversize"] = c.oversize;
+  d["failures"] = c.failures;
+  d["prefetches"] = c.prefetches;
+  d["late"] = c.late;
+  d["wait_ns"] = c.wait_ns;
+  d["moves_in_wait"] = shot.moves_in_wait;
+  d["out_ns"] = shot.out_times.busy_ns;
+  d["in_ns"] = shot.in_times.busy_ns;
+  d["processor_ns"] = shot.out_times.processor_ns + shot.in_times.processor_ns;
+  d["host"] = shot.host_name;
+  d["handles"] = to_dict(shot.handles);
+  return d;
+}
+
+py::dict to_dict(const Residency& residency) {
+  py::dict d;
+  d["chunks"] = residency.chunks;
+  for (std::size_t s = 0; s < kStates; ++s) d[name_of(static_cast<State>(s))] = residency.in_state[s];
+  d["clean"] = residency.clean;
+  return d;
+}
+
+}  // namespace vt

@@ -1,0 +1,150 @@
+// Traces and plans as NumPy arrays.
+//
+// Covers: ending an iteration, reading what was recorded, installing a plan, the runner's figures.
+// Leaves: what the arrays mean (recorder.h, plan_runner.h) and the Python side (vtensor/recorder.py, vtensor/planning.py).
+
+#include <pybind11/numpy.h>
+
+#include "python/module.h"
+#include "process/registry.h"
+#include "iteration/thread_state.h"
+#include "torch/torch_observer.h"
+
+namespace py = pybind11;
+
+namespace vt {
+namespace {
+
+using Ints = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+
+template <typename Items, typename Get>
+Ints column(const Items& items, Get get) {
+  Ints array(static_cast<py::ssize_t>(items.size()));
+  auto* data = array.mutable_data();
+  for (const auto& item : items) *data++ = static_cast<std::int64_t>(get(item));
+  return array;
+}
+
+template <typename T>
+std::vector<T> vector_of(const Ints& array) {
+  std::vector<T> values(static_cast<std::size_t>(array.size()));
+  const auto* data = array.data();
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(data[i]);
+  return values;
+}
+
+std::vector<Plan::Part> parts_of(const py::dict& given, const char* side) {
+  const std::string prefix(side);
+  const auto tensor = vector_of<std::uint32_t>(given[(prefix + "_tensor").c_str()].cast<Ints>());
+  const auto first = vector_of<std::uint32_t>(given[(prefix + "_first").c_str()].cast<Ints>());
+  const auto last = vector_of<std::uint32_t>(given[(prefix + "_last").c_str()].cast<Ints>());
+  std::vector<Plan::Part> parts(tensor.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = {tensor[i], first[i], last[i]};
+  return parts;
+}
+
+// [rows + 1] where the moves of each row begin, from their rows in ascending order.
+std::vector<std::uint32_t> starts(const std::vector<std::uint32_t>& at, std::size_t rows) {
+  std::vector<std::uint32_t> begins(rows + 1, 0);
+  for (const std::uint32_t row : at) ++begins[row + 1];
+  for (std::size_t r = 0; r < rows; ++r) begins[r + 1] += begins[r];
+  return begins;
+}
+
+}  // namespace
+
+py::dict to_dict(const Recorder& recorder) {
+  py::dict d;
+  const auto& rows = recorder.all_rows();
+  std::unordered_map<OpId, std::size_t> number;
+  py::list names;
+  Ints op_name(static_cast<py::ssize_t>(rows.size()));
+  auto* out = op_name.mutable_data();
+  for (const auto& row : rows) {
+    const auto [found, fresh] = number.emplace(row.op, number.size());
+    if (fresh) names.append(operator_name(row.op));
+    *out++ = static_cast<std::int64_t>(found->second);
+  }
+  d["names"] = names;
+  d["op_name"] = op_name;
+  d["op_begin"] = column(rows, [](const auto& r) { return r.begin_ns; });
+  d["op_last"] = column(rows, [](const auto& r) { return r.last; });
+  d["end"] = recorder.end_ns();
+  const auto& tensors = recorder.tensors();
+  d["tensor_bytes"] = column(tensors, [](const auto& t) { return t.bytes; });
+  d["tensor_born"] = column(tensors, [](const auto& t) { return t.born; });
+  d["tensor_died"] = column(tensors, [](const auto& t) { return t.died; });
+  d["tensor_previous"] = column(tensors, [](const auto& t) { return t.previous == kNone ? -1 : std::int64_t{t.previous}; });
+  d["tensor_serial"] = column(tensors, [](const auto& t) { return t.serial; });
+  d["births"] = column(recorder.births(), [](std::uint32_t t) { return t; });
+  const auto& uses = recorder.uses();
+  d["use_op"] = column(uses, [](const auto& u) { return u.row; });
+  d["use_tensor"] = column(uses, [](const auto& u) { return u.tensor; });
+  d["use_first"] = column(uses, [](const auto& u) { return u.first; });
+  d["use_last"] = column(uses, [](const auto& u) { return u.last; });
+  d["use_write"] = column(uses, [](const auto& u) { return u.write; });
+  return d;
+}
+
+std::unique_ptr<Plan> plan_from(const py::dict& given) {
+  auto plan = std::make_unique<Plan>();
+  const auto names = given["names"].cast<std::vector<std::string>>();
+  const auto op_name = vector_of<std::size_t>(given["op_name"].cast<Ints>());
+  const auto chunk_bytes = given["chunk_bytes"].cast<Bytes>();
+  plan->bytes = vector_of<Bytes>(given["tensor_bytes"].cast<Ints>());
+  plan->births = vector_of<std::uint32_t>(given["births"].cast<Ints>());
+  plan->keep = vector_of<std::uint8_t>(given["keep"].cast<Ints>());
+  plan->lasting = vector_of<std::uint8_t>(given["lasting"].cast<Ints>());
+  plan->serial = vector_of<std::uint64_t>(given["serial"].cast<Ints>());
+  plan->previous = vector_of<std::uint32_t>(given["previous"].cast<Ints>());
+  const auto born = vector_of<std::int64_t>(given["tensor_born"].cast<Ints>());
+  std::vector<OpId> ids;
+  for (const std::string& name : names) ids.push_back(operator_id(name));
+  std::uint64_t hash = Recorder::kSeed;
+  std::size_t birth = 0;
+  for (std::size_t row = 0; row < op_name.size(); ++row) {
+    hash = Recorder::mix(hash, ids.at(op_name[row]));
+    plan->hash.push_back(hash);
+    for (; birth < plan->births.size() && born.at(plan->births[birth]) == static_cast<std::int64_t>(row); ++birth) {
+      const Bytes chunks = (plan->bytes.at(plan->births[birth]) + chunk_bytes - 1) / chunk_bytes;
+      hash = Recorder::mix(hash, Recorder::size_class(chunks));
+    }
+  }
+  plan->final_hash = hash;
+  plan->out = parts_of(given, "out");
+  plan->in = parts_of(given, "in");
+  plan->away = parts_of(given, "away");
+  plan->out_at = starts(vector_of<std::uint32_t>(given["out_op"].cast<Ints>()), op_name.size());
+  plan->in_at = starts(vector_of<std::uint32_t>(given["in_op"].cast<Ints>()), op_name.size());
+  const std::size_t tensors = plan->bytes.size();
+  if (plan->keep.size() != tensors || plan->lasting.size() != tensors || plan->serial.size() != tensors ||
+      plan->previous.size() != tensors || plan->hash.empty()) {
+    throw InvalidUse("a plan's arrays do not fit together");
+  }
+  for (std::size_t t = 0; t < tensors; ++t) plan->settled = plan->settled && (plan->lasting[t] == 0 || plan->serial[t] != 0);
+  return plan;
+}
+
+void bind_planning(py::module_& m) {
+  m.def("boundary", [] {
+    Engine* engine = current_engine();
+    if (engine == nullptr || !observing() || in_forked_child()) return false;
+    py::gil_scoped_release unlocked;
+    return end_iteration(*engine) == Finding::repeated;
+  });
+  m.def("recorded_iteration", [] { return to_dict(last_iteration()); });
+  m.def("install_plan", [](const py::dict& plan) { install_plan(plan_from(plan)); });
+  m.def("forget_plans", &forget_plans);
+  m.def("observe", [] { observe(); });
+  m.def("plan_counters", [] {
+    const PlanCounters c = plan_counters();
+    py::dict d;
+    d["iterations"] = c.iterations;
+    d["planned"] = c.planned;
+    d["deviations"] = c.deviations;
+    d["installed"] = c.installed;
+    return d;
+  });
+}
+
+}  // namespace vt

@@ -1,0 +1,124 @@
+#include "store/host_store.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace vt {
+
+void HostStore::take(SlotId slot) {
+  if (is_new(slot)) {
+    ++opened_;
+    free_.reserve(opened_);  // so that give() never allocates
+  } else {
+    free_.pop_back();
+  }
+  ++used_;
+}
+
+void HostStore::give(SlotId slot) {
+  free_.push_back(slot);
+  --used_;
+}
+
+Status write_copy(const HostPlace& from, const HostPlace& to, Bytes bytes) {
+  std::vector<char> buffer(64 << 10);  // not on the stack: this may run on the small one of a signal handler
+  for (Bytes moved = 0; moved < bytes;) {
+    const Bytes piece = std::min(buffer.size(), bytes - moved);
+    const auto at = static_cast<off_t>(moved);
+    if (from.memory != nullptr) {
+      std::memcpy(buffer.data(), static_cast<const char*>(from.memory) + moved, piece);
+    } else if (pread(from.file, buffer.data(), piece, from.offset + at) != static_cast<ssize_t>(piece)) {
+      return {Code::failed, "pread", errno};
+    }
+    if (to.memory != nullptr) {
+      std::memcpy(static_cast<char*>(to.memory) + moved, buffer.data(), piece);
+    } else if (pwrite(to.file, buffer.data(), piece, to.offset + at) != static_cast<ssize_t>(piece)) {
+      return {Code::failed, "pwrite", errno};
+    }
+    moved += piece;
+  }
+  return kOk;
+}
+
+namespace {
+
+constexpr Bytes kHugePage = Bytes{2} << 20;
+constexpr Bytes kPinnedAtOnce = Bytes{256} << 20;  // pinning costs the device's driver milliseconds, whatever the size
+
+class RamStore final : public HostStore {
+ public:
+  RamStore(Bytes slot_bytes, std::size_t capacity, Pinning pinning)
+      : HostStore(slot_bytes, capacity), bytes_(slot_bytes * capacity), pinning_(std::move(pinning)) {
+    const Bytes align = std::max(slot_bytes, kHugePage);
+    reserved_ = bytes_ + align;
+    // NORESERVE: pages are taken as slots are first written, not now.
+    void* raw = mmap(nullptr, reserved_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (raw == MAP_FAILED) {
+      throw InvalidUse("cannot reserve " + format_bytes(bytes_) + " of addresses for the host store: " +
+                       std::strerror(errno) + "; pass a smaller host=");
+    }
+    raw_ = raw;
+    base_ = (reinterpret_cast<Address>(raw) + align - 1) / align * align;
+    if (slot_bytes % kHugePage == 0) madvise(reinterpret_cast<void*>(base_), bytes_, MADV_HUGEPAGE);
+  }
+
+  ~RamStore() override {
+    for (const Address piece : pinned_) pinning_.unpin(reinterpret_cast<void*>(piece));
+    munmap(raw_, reserved_);
+  }
+
+  Status acquire(SlotId* slot) override {
+    if (full()) return {Code::host_full, "host store", 0};
+    *slot = next_slot();
+    if (pinning_.pin && is_new(*slot)) pin_up_to(Bytes{*slot + 1} * slot_bytes());
+    take(*slot);
+    return kOk;
+  }
+
+  void release(SlotId slot) override { give(slot); }
+  Bytes pinned() const noexcept override { return pinned_bytes_; }
+
+  HostPlace place(SlotId slot) const override {
+    return {reinterpret_cast<void*>(base_ + Bytes{slot} * slot_bytes()), -1, 0};
+  }
+
+  std::string name() const override { return "RAM"; }
+
+ private:
+  // Whole slots, and once only: where pinning was refused the memory stays as it is.
+  void pin_up_to(Bytes end) {
+    while (tried_ < end) {
+      const Bytes piece = std::min(std::max(kPinnedAtOnce, slot_bytes()), bytes_ - tried_);
+      if (pinning_.pin(reinterpret_cast<void*>(base_ + tried_), piece)) {
+        madvise(reinterpret_cast<void*>(base_ + tried_), piece, MADV_DONTFORK);  // a fork would copy all that is pinned
+        pinned_.push_back(base_ + tried_);
+        pinned_bytes_ += piece;
+      }
+      tried_ += piece;
+    }
+  }
+
+  Bytes bytes_;
+  Pinning pinning_;
+  Bytes tried_ = 0, pinned_bytes_ = 0;
+  std::vector<Address> pinned_;
+  Bytes reserved_ = 0;
+  void* raw_ = nullptr;
+  Address base_ = 0;
+};
+
+std::size_t slots_in(Bytes capacity_bytes, Bytes slot_bytes) {
+  return std::min<std::size_t>(capacity_bytes / slot_bytes, kNone - 1);
+}
+
+}  // namespace
+
+std::unique_ptr<HostStore> make_ram_store(Bytes slot_bytes, Bytes capacity_bytes, Pinning pinning) {
+  return std::make_unique<RamStore>(slot_bytes, slots_in(capacity_bytes, slot_bytes), std::move(pinning));
+}
+
+}  // namespace vt

@@ -1,0 +1,80 @@
+// Where absent vTensors wait: chunk-sized slots in RAM or in a file.
+//
+// Covers: how many slots there are, which are free, and where each lies.
+// Leaves: copying (driver.h) and the choice of what waits here (engine.h).
+// Thread-safety: none of its own; the engine's lock guards it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/driver.h"
+#include "base/types.h"
+
+namespace vt {
+
+class HostStore {
+ public:
+  virtual ~HostStore() = default;
+
+  // Takes a free slot. host_full when `capacity` slots are taken or the disk has no room; nothing changed then.
+  virtual Status acquire(SlotId* slot) = 0;
+  virtual void release(SlotId slot) = 0;
+  virtual HostPlace place(SlotId slot) const = 0;
+
+  // A child sees every slot as it was at the fork. RAM gives that by itself (copy on write). A file is shared, so
+  // slots taken before a fork are frozen on both sides: readable, never written or reused while the child lives.
+  virtual void before_fork() {}
+  virtual void after_fork(bool /*in_child*/) {}
+  // Whether the slot may be written in place. If not, write_copy() its bytes to a fresh one first.
+  virtual bool writable(SlotId /*slot*/) const noexcept { return true; }
+  // True if a slot that is mapped somewhere must be unmapped before a fork (its mapping would be shared).
+  virtual bool shared_after_fork() const noexcept { return false; }
+  virtual std::string name() const = 0;
+
+  Bytes slot_bytes() const noexcept { return slot_bytes_; }
+  std::size_t capacity() const noexcept { return capacity_; }
+  // Slots counted against the capacity, and slots that somebody holds. They differ only while a fork keeps slots
+  // from being reused, and in a forked child.
+  std::size_t used() const noexcept { return used_; }
+  virtual std::size_t held() const noexcept { return used_; }
+  virtual Bytes pinned() const noexcept { return 0; }
+
+ protected:
+  HostStore(Bytes slot_bytes, std::size_t capacity) : slot_bytes_(slot_bytes), capacity_(capacity) {}
+
+  // The bookkeeping both stores share: reuse the slot freed last (its pages are warm), else open the next one.
+  SlotId next_slot() const noexcept { return free_.empty() ? opened_ : free_.back(); }
+  bool full() const noexcept { return used_ >= capacity_; }
+  bool is_new(SlotId slot) const noexcept { return slot == opened_; }
+  void take(SlotId slot);
+  void give(SlotId slot);
+
+ private:
+  Bytes slot_bytes_;
+  std::size_t capacity_;
+  std::size_t used_ = 0;
+  SlotId opened_ = 0;  // slots [0, opened_) have been handed out at least once
+  std::vector<SlotId> free_;
+};
+
+// Copies `bytes` from one place to another, at once. failed with an errno if a file would not be read or written.
+Status write_copy(const HostPlace& from, const HostPlace& to, Bytes bytes);
+
+// Makes memory of this process fast for a device to copy, and takes that back. `pin` may refuse: then copies are slower, and right.
+struct Pinning {
+  std::function<bool(void* memory, Bytes bytes)> pin;
+  std::function<void(void* memory)> unpin;
+};
+
+// Slots in private memory of this process: copied on write by fork, so that a child sees the right bytes. With `pinning`, memory
+// is pinned in large pieces as slots in them are first taken.
+std::unique_ptr<HostStore> make_ram_store(Bytes slot_bytes, Bytes capacity_bytes, Pinning pinning = {});
+
+// Slots in an unnamed file in `directory`. Room is claimed on the disk before a slot is handed out, so that a
+// full disk is noticed when nothing has moved yet. Throws InvalidUse if the directory can not be used.
+std::unique_ptr<HostStore> make_file_store(Bytes slot_bytes, Bytes capacity_bytes, const std::string& directory);
+
+}  // namespace vt

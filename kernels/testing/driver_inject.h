@@ -1,0 +1,79 @@
+// A driver around another one that fails or delays a named call: how tests walk every error path.
+//
+// Covers: "the n-th call of `map` from now fails", "every copy_in fails", "copies take 5 ms longer".
+// Leaves: everything else to the driver it wraps.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "device/driver.h"
+
+namespace vt {
+
+class InjectDriver final : public Driver {
+ public:
+  explicit InjectDriver(std::unique_ptr<Driver> inner) : inner_(std::move(inner)) {}
+
+  // The `nth` next call (1 = the next) of the port call `name`, and the `times` - 1 after it, fail.
+  // `name` may be "poll_out" or "poll_in": the copy that is polled then reports `failed`.
+  // Throws InvalidUse for a name the port does not have.
+  void fail(const std::string& name, std::uint64_t nth, std::uint64_t times);
+  void delay(const std::string& name, std::uint64_t microseconds);
+  std::uint64_t calls(const std::string& name) const;
+  void clear();
+
+  Bytes chunk_bytes() const noexcept override { return inner_->chunk_bytes(); }
+  Status reserve(Bytes bytes, Address* base) override;
+  Status release(Address base) override;
+  Status set_capacity(std::size_t chunks) override;
+  Status create(ChunkId* chunk) override;
+  Status destroy(ChunkId chunk) override;
+  Status map(Address at, ChunkId chunk, Access access) override;
+  Status protect(Address at, Access access) override;
+  Status unmap(Address at) override;
+  Status map_host(Address at, const HostPlace& place) override;
+  Status make_place(HostPlace* place) override { return inner_->make_place(place); }
+  Status drop_place(const HostPlace& place) override { return inner_->drop_place(place); }
+  Status unmap_host(Address at) override;
+  Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
+  Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) override;
+  CopyState poll(Ticket ticket, int* error) override;
+  void wait(Ticket ticket) override;
+  CopyState cancel(Ticket ticket) override { return inner_->cancel(ticket); }
+  LaneTimes times(Ticket::Lane lane) const override { return inner_->times(lane); }
+  void retire(Ticket ticket) override { inner_->retire(ticket); }
+  bool moves_in_wait() const noexcept override { return inner_->moves_in_wait(); }
+  bool wants_hands() const noexcept override { return inner_->wants_hands(); }
+  void lend_hands() override { inner_->lend_hands(); }
+  Status map_run(Address at, std::span<const ChunkId> chunks) override;
+  Status unmap_run(Address at, std::size_t chunks) override;
+  bool ordered() const noexcept override { return inner_->ordered(); }
+  Status adopt(void* stream, Ticket::Lane* lane) override { return inner_->adopt(stream, lane); }
+  Status mark(Ticket::Lane lane, Ticket* ticket) override { return inner_->mark(lane, ticket); }
+  Status order(Ticket::Lane later, Ticket earlier) override { return inner_->order(later, earlier); }
+  Status stamp(Ticket::Lane lane) override { return inner_->stamp(lane); }
+  Status read_stamps(std::vector<std::uint64_t>* passed) override { return inner_->read_stamps(passed); }
+  void before_fork() override { inner_->before_fork(); }
+  void after_fork(bool in_child) override { inner_->after_fork(in_child); }
+  LiveHandles live() const override { return inner_->live(); }
+
+ private:
+  struct Fault {
+    std::uint64_t calls = 0;
+    std::uint64_t first = 0, last = 0;  // numbers of the calls that fail; 0 for none
+    std::uint64_t delay_us = 0;
+  };
+
+  bool fails(const char* name);
+  Fault& fault(const std::string& name);
+
+  std::unique_ptr<Driver> inner_;
+  mutable std::mutex mutex_;
+  std::map<std::string, Fault> faults_;
+};
+
+}  // namespace vt

@@ -1,0 +1,125 @@
+#include "testing/driver_model.h"
+
+#include <algorithm>
+
+namespace vt {
+
+std::uint64_t ModelDriver::reached(Lane lane) const {
+  const Line& line = lanes_.at(number(lane));
+  return std::max({line.end, line.after, now_});  // nothing is done before it is asked for
+}
+
+void ModelDriver::work(Lane lane, std::uint64_t ns) {
+  Line& line = lanes_.at(number(lane));
+  line.end = reached(lane) + ns;
+  line.busy += ns;
+}
+
+void ModelDriver::compute(Lane stream, std::uint64_t ns) { work(stream, ns); }
+
+void ModelDriver::join(Lane stream) { now_ = reached(stream); }
+
+Status ModelDriver::reserve(Bytes bytes, Address* base) {
+  *base = next_;
+  next_ += bytes;
+  reservations_.insert(*base);
+  return kOk;
+}
+
+Status ModelDriver::release(Address base) {
+  reservations_.erase(base);
+  return kOk;
+}
+
+Status ModelDriver::set_capacity(std::size_t chunks) {
+  capacity_ = chunks;
+  return kOk;
+}
+
+Status ModelDriver::create(ChunkId* chunk) {
+  if (existing_.size() >= capacity_) return {Code::out_of_budget, "create", 0};
+  *chunk = 0;
+  while (existing_.contains(*chunk)) ++*chunk;
+  existing_.insert(*chunk);
+  return kOk;
+}
+
+Status ModelDriver::destroy(ChunkId chunk) {
+  existing_.erase(chunk);
+  return kOk;
+}
+
+Status ModelDriver::map_run(Address at, std::span<const ChunkId> chunks) {
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    if (mapped_.contains(at + i * chunk_bytes_) || !existing_.contains(chunks[i])) return {Code::illegal, "map", 0};
+  }
+  for (std::size_t i = 0; i < chunks.size(); ++i) mapped_[at + i * chunk_bytes_] = chunks[i];
+  now_ += costs_.map + chunks.size() * costs_.piece;
+  return kOk;
+}
+
+Status ModelDriver::unmap_run(Address at, std::size_t chunks) {
+  for (std::size_t i = 0; i < chunks; ++i) {
+    if (!mapped_.contains(at + i * chunk_bytes_)) return {Code::illegal, "unmap", 0};
+  }
+  for (std::size_t i = 0; i < chunks; ++i) mapped_.erase(at + i * chunk_bytes_);
+  now_ += costs_.map + chunks * costs_.piece;
+  return kOk;
+}
+
+Status ModelDriver::copy(Lane lane, Bytes bytes, double speed, Ticket* ticket) {
+  now_ += costs_.call;
+  work(lane, static_cast<std::uint64_t>(static_cast<double>(bytes) / speed * 1e9));
+  return mark(lane, ticket);
+}
+
+Status ModelDriver::copy_out(ChunkId, const HostPlace&, Bytes bytes, Ticket* ticket) {
+  return copy(Lane::out, bytes, costs_.out_speed, ticket);
+}
+
+Status ModelDriver::copy_in(const HostPlace&, ChunkId, Bytes bytes, Ticket* ticket) {
+  return copy(Lane::in, bytes, costs_.in_speed, ticket);
+}
+
+CopyState ModelDriver::poll(Ticket ticket, int*) {
+  now_ += costs_.call;
+  return end_of(ticket) <= now_ ? CopyState::done : CopyState::pending;
+}
+
+void ModelDriver::wait(Ticket ticket) { now_ = std::max(now_, end_of(ticket)); }
+
+Status ModelDriver::adopt(void* stream, Lane* lane) {
+  const auto [entry, fresh] = streams_.try_emplace(stream, static_cast<Lane>(lanes_.size()));
+  if (fresh) lanes_.emplace_back();
+  *lane = entry->second;
+  return kOk;
+}
+
+Status ModelDriver::mark(Lane lane, Ticket* ticket) {
+  now_ += costs_.call;
+  Line& line = lanes_.at(number(lane));
+  line.ends.push_back(reached(lane));
+  *ticket = {lane, line.ends.size()};
+  return kOk;
+}
+
+Status ModelDriver::order(Lane later, Ticket earlier) {
+  now_ += costs_.call;
+  Line& line = lanes_.at(number(later));
+  line.after = std::max(line.after, end_of(earlier));
+  return kOk;
+}
+
+Status ModelDriver::stamp(Lane lane) {
+  now_ += costs_.call;
+  stamps_.push_back(reached(lane));
+  return kOk;
+}
+
+Status ModelDriver::read_stamps(std::vector<std::uint64_t>* passed) {
+  for (const std::uint64_t moment : stamps_) passed->push_back(moment - std::min(moment, stamps_.front()));
+  stamps_.clear();
+  return kOk;
+}
+
+}  // namespace vt

@@ -1,0 +1,26 @@
+// The seam to torch's memory.
+//
+// Covers: the allocator shim: large allocations to the engine, the rest to torch's own.
+// Leaves: what operations use (torch_observer.h), all policy.
+#pragma once
+
+#include "engine/engine.h"
+
+namespace vt {
+
+// Routes torch's CPU allocations of at least `min_bytes` to the current engine.
+void attach_torch(Bytes min_bytes, bool observe_always);
+// Torch is as it was. Tensors that live stay valid.
+void detach_torch();
+
+// While set, this thread's allocations are managed whatever their size (the salloc primitive).
+void manage_all_sizes(bool all) noexcept;
+
+// Bytes of tensors below `min_bytes`, which torch's own allocator serves while we are attached.
+struct Unmanaged {
+  std::int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+};
+Unmanaged unmanaged();
+void reset_unmanaged_peak();
+
+}  // namespace vt
