@@ -28,60 +28,65 @@ class Mutation:
     after: str = ""
 
 
-ORDER, FORMER, ENGINE, SLOTS = "engine_order.cpp", "engine_former.cpp", "engine.cpp", "engine_slots.cpp"
+MOVES, SLOTS, MAPPINGS = "engine/ordered_moves.cpp", "engine/ordered_slots.cpp", "engine/ordered_mappings.cpp"
+FENCES, FREED = "engine/fences.cpp", "engine/freed.cpp"
 MUTATIONS = {
     "a stream does not wait for its arguments": Mutation(
-        ORDER, "  order_.after(later, earlier);\n", "  (void)later, (void)earlier;\n"
+        "engine/streams.cpp", "  order_.after(later, earlier);\n", "  (void)later, (void)earlier;\n"
     ),
     "a copy out does not wait for the uses": Mutation(
-        ORDER, "    order_.after(Lane::out, after);\n    if (slot", "    if (slot"
+        MOVES, "    order_.after(Lane::out, after);\n    order_.after", "    order_.after"
     ),
     "a copy out does not wait for who reads its slot": Mutation(
-        ORDER, "    if (slot < slot_after_.size()) order_.after(Lane::out, slot_after_[slot]);\n"
+        MOVES, "    order_.after(Lane::out, fences_.of_slot(slot));\n"
     ),
-    "a copy in does not wait for the chunk": Mutation(ORDER, "  order_.after(Lane::in, chunk_after_[chunk]);\n"),
+    "a copy in does not wait for the chunk": Mutation(MOVES, "  order_.after(Lane::in, fences_.of_chunk(chunk));\n"),
     "a new tensor does not wait for its chunks": Mutation(
-        FORMER, "    order_.after(range.home, chunk_after_[chunks[i]]);\n"
+        MAPPINGS, "    if (chunk != kNone) order_.after(range.home, fences_.of_chunk(chunk));\n", "    (void)chunk;\n"
     ),
     "a chunk is used again before it was copied": Mutation(
-        ORDER, "chunk_after_[part.chunk] = std::move(after);", "chunk_after_[part.chunk].clear();"
+        MOVES, "  fences_.set_chunk(part.chunk, std::move(after));\n", "  fences_.set_chunk(part.chunk, {});\n"
     ),
     "computing waits for a copy while other chunks are free": Mutation(
-        ORDER, "  take_away(range, index, !clean);\n", "  take_away(range, index);\n"
+        MOVES, "  chunks_.leave(range, index, !clean);\n", "  chunks_.leave(range, index);\n"
     ),
-    "a freed chunk is used again too early": Mutation(ENGINE, "        chunk_after_[part.chunk] = uses_of(range);\n"),
+    "a freed chunk is used again too early": Mutation(
+        MAPPINGS,
+        "  fences_.set_chunk(range.parts[index].chunk, fences_.uses_of(range));\n",
+        "  (void)range, (void)index;\n",
+    ),
     "freed addresses are used again too early by another stream": Mutation(
-        ORDER, "  order_.after(stream, uses_of(range));  // of the tensor that had its addresses before\n"
+        FENCES, "  order_.after(stream, uses_of(range));  // of the tensor that had its addresses before\n"
     ),
     "an earlier use by another stream is forgotten": Mutation(
-        ORDER,
+        FENCES,
         "  if (before.lane != stream || before.number > now.number) range.others.add(before);\n",
         "  (void)before;\n",
     ),
-    "an address is unmapped in flight": Mutation(FORMER, "    order_.wait(gone);\n"),
+    "an address is unmapped in flight": Mutation(MAPPINGS, "    order_.wait(gone);\n"),
     "freed addresses lead elsewhere in flight": Mutation(
-        FORMER, "!as_it_is && !order_.passed(touched_by(range))", "!as_it_is && false"
+        FREED, "!as_it_is && mappings_.in_use(range)", "!as_it_is && false"
     ),
     "freed addresses are unmapped in flight": Mutation(
-        ENGINE, " || (ordered_ && !order_.passed(touched_by(range)))", ""
+        FREED, "range.pinned() || mappings_.in_use(range)", "range.pinned()"
     ),
     "memory of the host is unmapped in flight": Mutation(
-        ORDER, "  order_.wait(uses);\n  const Status status = unmap", "  const Status status = unmap"
+        SLOTS, "  order_.wait(uses);\n  return Slots::withdraw", "  return Slots::withdraw"
     ),
     "memory of the host is taken from an operation that is being asked for": Mutation(
-        "engine_use.cpp", " || range.pins.load() != 0 || range.parts[index].pins != own", " && own > 0"
+        SLOTS, " || range.pins.load() != 0 || range.parts[index].pins != own", " && own > 0"
     ),
     "memory of the host is used again while it is copied": Mutation(
-        "in_place.cpp", "    order_.wait(spare_.front().second);\n"
+        "memory/in_place.cpp", "    order_.wait(spare_.front().second);\n"
     ),
     "who reads a slot is forgotten when a tensor that lies elsewhere gives it back": Mutation(
-        ORDER, "  Fence& fence = slot_after_[part.slot];\n", "  Fence& fence = slot_after_[part.slot] = {};\n"
+        FENCES, "  Fence& fence = at(slot_after_, part.slot);\n", "  Fence& fence = at(slot_after_, part.slot) = {};\n"
     ),
     "data is used in the host's memory before it is there": Mutation(SLOTS, "  order_.wait(left);\n"),
     "memory is destroyed in flight": Mutation(
-        ORDER,
-        "  order_.wait(order_.everything());\n  settle(lock);\n  sweep_limbo();\n",
-        "  settle(lock);\n  sweep_limbo();\n",
+        MOVES,
+        "void OrderedMoves::quiesce(Lock& lock) {\n  order_.wait(order_.everything());\n",
+        "void OrderedMoves::quiesce(Lock& lock) {\n",
     ),
 }
 
@@ -109,7 +114,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
     def with_break(mutation: Mutation) -> Result:
         with tempfile.TemporaryDirectory() as scratch:
             tree = shutil.copytree(whole, Path(scratch) / "tree")
-            source = next((tree / "kernels").rglob(mutation.file))
+            source = tree / "kernels" / mutation.file
             text = source.read_text()
             assert text.count(mutation.before) == 1, "the line to break is not there any more"
             source.write_text(text.replace(mutation.before, mutation.after))

@@ -58,7 +58,7 @@ void keep(Engine& engine, std::span<const Address> addresses) {
   engine.pin_and_fetch(uses, "a backward written in Python");
   const Ticket::Lane stream = current_stream(engine);
   for (const Use& use : uses) {
-    if (stream != Ticket::Lane::none) engine.ready_on(stream, *use.range);
+    if (stream != Ticket::Lane::none) engine.streams()->ready_on(stream, *use.range);
   }
 }
 
@@ -72,7 +72,7 @@ void release_kept(Engine& engine, std::size_t but) {
   if (thread.keeps != &engine) return;
   const Ticket::Lane stream = current_stream(engine);
   for (; thread.kept.size() > but; thread.kept.pop_back()) {
-    if (stream != Ticket::Lane::none) engine.used_on(stream, *thread.kept.back().range);
+    if (stream != Ticket::Lane::none) engine.streams()->used_on(stream, *thread.kept.back().range);
     engine.unpin(thread.kept.back());
   }
 }

@@ -12,7 +12,8 @@ constexpr std::size_t kMostSeen = 64;  // shapes of iterations remembered withou
 
 Finding PlanRunner::boundary(Engine& engine) {
   recorder_.end();
-  const bool was_timed = !engine.ordered() || (std::exchange(timed_, false) && recorder_.take_times(engine.row_times()));
+  Streams* streams = engine.streams();  // where there are some, they time rows
+  const bool was_timed = streams == nullptr || (std::exchange(timed_, false) && recorder_.take_times(streams->row_times()));
   ++counters_.iterations;
   Finding finding = Finding::nothing;
   if (recording_ && !recorder_.full()) {
@@ -24,14 +25,14 @@ Finding PlanRunner::boundary(Engine& engine) {
     } else {
       if (active_ != nullptr && !completed) deviate(engine);
       if (!has_plan(recorder_.hash(), recorder_.rows())) {
-        if (!engine.ordered()) recorder_.take_quicker_times(finished_);  // there only one of them was timed
+        if (streams == nullptr) recorder_.take_quicker_times(finished_);  // there only one of them was timed
         auto seen = std::find_if(seen_.begin(), seen_.end(), [&](const Seen& s) { return s.hash == recorder_.hash(); });
         if (seen == seen_.end()) {
           if (seen_.size() >= kMostSeen) seen_.erase(seen_.begin());
           seen_.push_back({recorder_.hash(), 1});
         } else if (!was_timed) {
           timed_ = true;  // the next of its kind will be worth analysing
-          engine.start_timing();
+          streams->start_timing();
         } else if (std::has_single_bit(++seen->times)) {
           finding = Finding::repeated;  // again now and then: the analysis may have been busy with another shape, or have failed
         }
@@ -105,7 +106,7 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
     if (active_ != nullptr) deviate(engine);
     return kNone;
   }
-  if (timed_) engine.row_begins(stream);
+  if (timed_) engine.streams()->row_begins(stream);
   const std::uint32_t row = recorder_.row(op);
   if (!followed_) return row;
   if (row >= active_->rows() || active_->hash[row] != recorder_.hash()) {

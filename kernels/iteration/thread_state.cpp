@@ -61,7 +61,7 @@ Thread& this_thread() {
 void set_current_stream(CurrentStream current) noexcept { g_current_stream = current; }
 
 Ticket::Lane current_stream(Engine& engine) {
-  if (!engine.ordered()) return Ticket::Lane::none;
+  if (engine.streams() == nullptr) return Ticket::Lane::none;
   const CurrentStream current = g_current_stream.load();
   return current != nullptr ? current(engine) : Ticket::Lane::none;
 }

@@ -11,8 +11,10 @@ Status CopyEngine::ask(Lane lane, ChunkId chunk, const HostPlace& place, Bytes b
 Status CopyEngine::start(Lane lane, Range& range, std::uint32_t index, const HostPlace& place, Bytes bytes) {
   VTensor& part = range.parts[index];
   const Status status = ask(lane, part.chunk, place, bytes, &part.ticket);
-  if (status.ok()) queues_[index_of(lane)].push_back({part.ticket, &range, index, bytes});
-  return status;
+  if (!status.ok()) return status;
+  queues_[index_of(lane)].push_back({part.ticket, &range, index, bytes});
+  if (driver_.wants_hands()) wants_hands_.store(true, std::memory_order_relaxed);
+  return kOk;
 }
 
 Status CopyEngine::start_in_order(Lane lane, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {

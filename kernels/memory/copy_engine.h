@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <optional>
 
@@ -42,6 +43,10 @@ class CopyEngine {
   std::optional<Ticket> oldest(Lane lane) const;
   void wait(Ticket ticket) { driver_.wait(ticket); }
 
+  // Whether a copy began since hands were lent last (Driver::wants_hands); read without the lock.
+  bool wants_hands() const noexcept { return wants_hands_.load(std::memory_order_relaxed); }
+  bool take_wish() noexcept { return wants_hands_.exchange(false, std::memory_order_relaxed); }
+
   std::size_t under_way(Lane lane) const noexcept { return queue(lane).size(); }
   Bytes moved(Lane lane) const noexcept { return moved_[index_of(lane)]; }
   std::size_t done(Lane lane) const noexcept { return done_[index_of(lane)]; }
@@ -53,6 +58,7 @@ class CopyEngine {
   Status ask(Lane lane, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
 
   Driver& driver_;
+  std::atomic<bool> wants_hands_{false};
   std::array<std::deque<CopyJob>, 2> queues_;
   std::array<Bytes, 2> moved_{};
   std::array<std::size_t, 2> done_{};

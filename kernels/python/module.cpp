@@ -43,7 +43,7 @@ void bind_product(py::module_& m) {
          bool places) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
         adopt(make_late_engine(budget_chunks, chunk, host, policy, seed, places));
-        set_current_stream([](Engine& engine) { return engine.stream(nullptr); });
+        set_current_stream([](Engine& engine) { return engine.streams()->lane(nullptr); });
         attach_torch(min_size, true);
       },
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("min_size"), py::arg("seed"),
@@ -60,12 +60,12 @@ void bind_product(py::module_& m) {
         observe_if_pressed();
       },
       Unlocked());
-  m.def("snapshot", [] { return to_dict(current().snapshot()); });
+  m.def("snapshot", [] { return to_dict(current().inspect().snapshot()); });
   m.def("reset_peaks", [] {
     current().reset_peaks();
     reset_unmanaged_peak();
   });
-  m.def("validate", [] { return current().validate(); }, Unlocked());
+  m.def("validate", [] { return current().inspect().validate(); }, Unlocked());
   m.def(
       "evict_all",
       [] {
@@ -94,12 +94,12 @@ void bind_product(py::module_& m) {
   });
   m.def("residency", [](std::uintptr_t a) {
     Engine* engine = engine_of(pointer(a));
-    return to_dict(engine != nullptr ? engine->residency(pointer(a)) : Residency{});
+    return to_dict(engine != nullptr ? engine->inspect().residency(pointer(a)) : Residency{});
   });
   m.def("pieces", [](std::uintptr_t a) {
     py::list pieces;
     if (Engine* engine = engine_of(pointer(a))) {
-      for (const Piece& piece : engine->pieces(pointer(a))) {
+      for (const Piece& piece : engine->inspect().pieces(pointer(a))) {
         pieces.append(py::make_tuple(piece.address, piece.bytes, name_of(piece.state), piece.clean, piece.took_from));
       }
     }
@@ -107,11 +107,11 @@ void bind_product(py::module_& m) {
   });
   m.def("fits", [] {
     Engine* engine = current_engine();
-    return engine == nullptr || engine->fits();
+    return engine == nullptr || engine->inspect().fits();
   });
   m.def("manage_all_sizes", [](bool all) { manage_all_sizes(all); });
   // For doors.py: tensors that code in Python hands to kernels past torch's operations.
-  m.def("ordered", [] { return current().ordered(); });
+  m.def("ordered", [] { return current().streams() != nullptr; });
   m.def("keep", [](const std::vector<Address>& addresses) { keep(current(), addresses); }, Unlocked());
   m.def("kept", [] { return current_engine() != nullptr ? kept(current()) : std::size_t{0}; });
   m.def("release_kept", [](std::size_t but) {

@@ -21,7 +21,7 @@ std::vector<Address> give_chunks_back(std::size_t chunks) {
   std::vector<Address> given;
   Engine* engine = current_engine();
   if (engine == nullptr || g_driver == nullptr) return given;
-  const std::size_t budget = engine->snapshot().budget_chunks;
+  const std::size_t budget = engine->inspect().snapshot().budget_chunks;
   for (std::size_t want = std::min(chunks, budget - 1); want > 0 && given.empty(); --want) {
     try {
       engine->resize(budget - want);

@@ -47,7 +47,7 @@ std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_
                                          const std::string& policy, std::uint32_t seed, bool places) {
   const EngineConfig config = config_of(budget_chunks, policy, "chunk", false);
   late_work().begin(seed);
-  auto driver = std::make_unique<LateDriver>(chunk_bytes, 8 * budget_chunks + 4096, late_work(), Streams::at_once, places);
+  auto driver = std::make_unique<LateDriver>(chunk_bytes, 8 * budget_chunks + 4096, late_work(), Compute::at_once, places);
   return std::make_unique<Engine>(std::move(driver), make_ram_store(chunk_bytes, host_bytes), config);
 }
 

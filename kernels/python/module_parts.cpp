@@ -124,14 +124,14 @@ void bind_parts(py::module_& m) {
              return py::bytes(reinterpret_cast<const char*>(a), bytes);
            })
       .def("merge", [](TestEngine& t, std::uintptr_t a) { return to_dict(t.engine->merge(pointer(a))); })
-      .def("residency", [](TestEngine& t, std::uintptr_t a) { return to_dict(t.engine->residency(pointer(a))); })
+      .def("residency", [](TestEngine& t, std::uintptr_t a) { return to_dict(t.engine->inspect().residency(pointer(a))); })
       .def("export_address", [](TestEngine& t, std::uintptr_t a) { t.engine->export_address(pointer(a)); })
       .def("evict_all", [](TestEngine& t) { t.engine->evict_all(); }, Unlocked())
       .def("resize", [](TestEngine& t, std::size_t n) { t.engine->resize(n); }, Unlocked())
       .def("detach", [](TestEngine& t) { t.engine->detach(); })
       .def("drained", [](TestEngine& t) { return t.engine->drained(); })
-      .def("validate", [](TestEngine& t) { return t.engine->validate(); })
-      .def("snapshot", [](TestEngine& t) { return to_dict(t.engine->snapshot()); })
+      .def("validate", [](TestEngine& t) { return t.engine->inspect().validate(); })
+      .def("snapshot", [](TestEngine& t) { return to_dict(t.engine->inspect().snapshot()); })
       .def("fail", [](TestEngine& t, const std::string& call, std::uint64_t nth, std::uint64_t times) {
              t.made.inject->fail(call, nth, times);
            }, py::arg("call"), py::arg("nth") = 1, py::arg("times") = 1)

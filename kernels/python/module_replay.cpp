@@ -47,7 +47,7 @@ class Replay {
     auto driver = std::make_unique<ModelDriver>(chunk, costs);
     device_ = driver.get();
     engine_ = std::make_unique<Engine>(std::move(driver), make_ram_store(chunk, Bytes{1} << 38), config);
-    stream_ = engine_->stream(nullptr);
+    stream_ = engine_->streams()->lane(nullptr);
     live_.resize(bytes_.size());
     // What is there when an iteration begins: tensors that last, and those that an iteration leaves to the next.
     for (std::size_t t = 0; t < bytes_.size(); ++t) {
@@ -73,7 +73,7 @@ class Replay {
   bool boundary() { return runner_.boundary(*engine_) == Finding::repeated; }
   py::dict recorded() const { return to_dict(runner_.last()); }
   void install(const py::dict& plan) { runner_.install(plan_from(plan)); }
-  py::dict snapshot() const { return to_dict(engine_->snapshot()); }
+  py::dict snapshot() const { return to_dict(engine_->inspect().snapshot()); }
   std::uint64_t planned() const { return runner_.counters().planned; }
 
  private:
@@ -118,17 +118,17 @@ class Replay {
     }
     if (!missing.empty()) engine_->pin_and_fetch(missing, "replay");
     uses.insert(uses.end(), missing.begin(), missing.end());
-    for (const Use& use : uses) engine_->ready_on(stream_, *use.range);
+    for (const Use& use : uses) engine_->streams()->ready_on(stream_, *use.range);
     for (const std::size_t tensor : row.births) {
       Range* range = allocate(tensor, true);
       runner_.born(*range);
       uses.push_back(engine_->whole(*range, true));
-      engine_->ready_on(stream_, *range);
+      engine_->streams()->ready_on(stream_, *range);
     }
     device_->compute(stream_, row.ns);
-    engine_->pulse(stream_);
+    engine_->streams()->pulse(stream_);
     for (const Use& use : uses) {
-      engine_->used_on(stream_, *use.range);
+      engine_->streams()->used_on(stream_, *use.range);
       engine_->unpin(use);
     }
     for (const std::uint32_t ended : row.ends) runner_.row_ends(ended);

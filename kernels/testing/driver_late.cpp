@@ -24,7 +24,7 @@ bool close_again(Address at, Bytes bytes) {
 
 }  // namespace
 
-LateDriver::LateDriver(Bytes chunk_bytes, std::size_t most_chunks, LateWork& work, Streams streams, bool places)
+LateDriver::LateDriver(Bytes chunk_bytes, std::size_t most_chunks, LateWork& work, Compute streams, bool places)
     : chunk_bytes_(chunk_bytes), most_(most_chunks), work_(work), kind_(streams), offers_places_(places), tickets_(2) {
   file_ = memfd_create("late device", 0);
   if (file_ < 0 || ftruncate(file_, static_cast<off_t>(most_ * chunk_bytes_)) != 0) fatal("no memory for the late device");
@@ -219,7 +219,7 @@ Status LateDriver::mark(Lane lane, Ticket* ticket) {
 
 Status LateDriver::order(Lane later, Ticket earlier) {
   const Lock lock(mutex_);
-  if (later >= Lane::first_stream && kind_ == Streams::at_once) {
+  if (later >= Lane::first_stream && kind_ == Compute::at_once) {
     work_.wait(point(earlier));
   } else {
     work_.order(number(later), point(earlier));
@@ -233,7 +233,7 @@ Status LateDriver::stamp(Lane lane) {
   const auto keep = [stamps = stamps_, i = stamps_->size() - 1] {
     stamps->at(i) = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   };
-  if (lane >= Lane::first_stream && kind_ == Streams::at_once) {
+  if (lane >= Lane::first_stream && kind_ == Compute::at_once) {
     keep();
   } else {
     work_.push(number(lane), {keep});

@@ -17,14 +17,14 @@ namespace vt {
 
 // What the streams that compute do. late: their work is items of LateWork, as a GPU's kernels are. at_once: the calling thread
 // computes itself, as torch does on a processor; an order for a stream is then waited for on the spot, and only copies are late.
-enum class Streams : std::uint8_t { late, at_once };
+enum class Compute : std::uint8_t { late, at_once };
 
 class LateDriver final : public OrderedDriver {
  public:
   using Lane = Ticket::Lane;
 
   // `work` outlives the driver, which is the engine's. `places`: whether it uses memory of the host in place.
-  LateDriver(Bytes chunk_bytes, std::size_t most_chunks, LateWork& work, Streams streams = Streams::late, bool places = false);
+  LateDriver(Bytes chunk_bytes, std::size_t most_chunks, LateWork& work, Compute streams = Compute::late, bool places = false);
   ~LateDriver() override;
 
   Bytes chunk_bytes() const noexcept override { return chunk_bytes_; }
@@ -66,7 +66,7 @@ class LateDriver final : public OrderedDriver {
   const Bytes chunk_bytes_;
   const std::size_t most_;
   LateWork& work_;
-  const Streams kind_;
+  const Compute kind_;
   const bool offers_places_;
   mutable std::mutex mutex_;
   int file_ = -1;

@@ -41,7 +41,7 @@ Ticket::Lane lane_of(Engine& engine, cudaStream_t stream) {
     Ticket::Lane lane = Ticket::Lane::none;
   };
   static thread_local Known known;  // most threads use one stream
-  if (known.engine != &engine || known.stream != stream) known = {&engine, stream, engine.stream(stream)};
+  if (known.engine != &engine || known.stream != stream) known = {&engine, stream, engine.streams()->lane(stream)};
   return known.lane;
 }
 
@@ -92,7 +92,7 @@ class Allocator final : public cca::CUDAAllocator {
   }
   void recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) override {
     if (Engine* engine = owner_of(pointer.get())) {
-      engine->record_stream(pointer.get(), lane_of(*engine, stream.stream()));
+      engine->streams()->record(pointer.get(), lane_of(*engine, stream.stream()));
     } else {
       g_native->recordStream(pointer, stream);
     }

@@ -162,19 +162,20 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   Engine* engine = current_engine();
   const Traits& traits = traits_of(function);
   if (thread.frames.empty()) thread.engine = engine;
+  Streams* streams = engine != nullptr ? engine->streams() : nullptr;
   // An operation that itself enabled vtensor ends before it is observed: nested in it, nothing is.
-  const bool observe = engine != nullptr && engine == thread.engine && !(engine->ordered() && in_forked_child());
+  const bool observe = engine != nullptr && engine == thread.engine && !(streams != nullptr && in_forked_child());
   const bool transparent = traits.transparent || !observe;
   const auto stream = observe ? current_stream(*engine) : Ticket::Lane::none;
   thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, stream});
   thread.solid += !transparent;
-  const bool unseen = observe && traits.named && engine->ordered() && !function.inputs().empty();
+  const bool unseen = observe && traits.named && streams != nullptr && !function.inputs().empty();
   if (!observe || (traits.skip_arguments && !unseen)) return nullptr;
   engine->tick();
   thread.missing.clear();  // left over if the operation before this one failed here
   thread.seen.clear();
   thread.records = !traits.named && recorded(thread);
-  const std::uint64_t written = engine->ordered() ? traits.may_write : traits.written;
+  const std::uint64_t written = streams != nullptr ? traits.may_write : traits.written;
   std::size_t index = 0;
   for (const c10::IValue& input : function.inputs()) {
     visit(thread, input, (written >> std::min<std::size_t>(index, 63) & 1) != 0);
@@ -195,14 +196,14 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
     thread.missing.clear();
   }
   // A graph that is captured uses these addresses for good.
-  if (traits.keeps_arguments || (engine->ordered() && stream == Ticket::Lane::none)) {
+  if (traits.keeps_arguments || (streams != nullptr && stream == Ticket::Lane::none)) {
     for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
       engine->fix_address(reinterpret_cast<const void*>(thread.uses[i].range->base));
     }
   }
   if (stream != Ticket::Lane::none) {
     for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
-      engine->ready_on(stream, *thread.uses[i].range);
+      streams->ready_on(stream, *thread.uses[i].range);
     }
   }
   return nullptr;
@@ -210,12 +211,13 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
 
 // What the operation was asked to do on its stream is asked now: whoever moves its arguments comes after it.
 void note_uses(Thread& thread, const Frame& frame) {
+  Streams& streams = *thread.engine->streams();
   for (std::size_t i = frame.first_use; i < thread.uses.size(); ++i) {
-    thread.engine->used_on(frame.stream, *thread.uses[i].range);
+    streams.used_on(frame.stream, *thread.uses[i].range);
   }
   if (thread.solid == 1 && !frame.transparent) {
-    for (Range* range : thread.newborns) thread.engine->used_on(frame.stream, *range);
-    thread.engine->pulse(frame.stream);
+    for (Range* range : thread.newborns) streams.used_on(frame.stream, *range);
+    streams.pulse(frame.stream);
   }
 }
 

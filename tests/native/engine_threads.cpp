@@ -89,15 +89,15 @@ void run_threads(std::size_t budget, bool disk, double link, int steps, Team tea
   std::atomic<bool> stop{false};
   std::thread looker([&] {
     while (!stop) {
-      CHECK(engine->validate().empty());
-      CHECK(engine->snapshot().held_chunks <= budget);
+      CHECK(engine->inspect().validate().empty());
+      CHECK(engine->inspect().snapshot().held_chunks <= budget);
       usleep(500);
     }
   });
   for (std::thread& thread : threads) thread.join();
   stop = true;
   looker.join();
-  const Snapshot shot = engine->snapshot();
+  const Snapshot shot = engine->inspect().snapshot();
   CHECK(shot.ranges == 0 && shot.slots_used == 0 && shot.counters.evictions > 0);
   engine->detach();
   CHECK(engine->drained());
@@ -127,11 +127,11 @@ TEST(the_budget_changes_while_threads_work) {
       engine->resize(k % 2 == 0 ? 24 + 8 * (k % 40) : 24);
     } catch (const OutOfMemory&) {  // all pinned just now: the old budget stays
     }
-    CHECK(engine->validate().empty());
+    CHECK(engine->inspect().validate().empty());
     usleep(300);
   }
   for (std::thread& thread : threads) thread.join();
-  CHECK(engine->snapshot().ranges == 0);
+  CHECK(engine->inspect().snapshot().ranges == 0);
   engine->detach();
   CHECK(engine->drained());
 }
@@ -151,7 +151,7 @@ TEST(a_copy_under_way_is_cancelled_when_its_tensor_is_used_or_freed) {
   engine->unpin(all);
   engine->free(dying);
   other.join();
-  CHECK(engine->validate().empty());
+  CHECK(engine->inspect().validate().empty());
   engine->free(old);
   engine->detach();
   CHECK(engine->drained());
@@ -170,22 +170,22 @@ TEST(what_a_plan_brings_early_can_leave_again) {
   const Tensor early = filled(1), needed = filled(2), other = filled(3);  // `early` left for `other`
   engine->free(other.memory);
   const auto bring = [&] {
-    CHECK(engine->residency(early.memory).in_state[static_cast<std::size_t>(State::absent)] == 2);
+    CHECK(engine->inspect().residency(early.memory).in_state[static_cast<std::size_t>(State::absent)] == 2);
     Range* range = engine->find(early.memory);
     const PlannedMove move{range, range->serial, 0, 2};
     engine->move_by_plan({}, {&move, 1});
-    CHECK(engine->residency(early.memory).in_state[static_cast<std::size_t>(State::arriving)] == 2);
+    CHECK(engine->inspect().residency(early.memory).in_state[static_cast<std::size_t>(State::arriving)] == 2);
   };
   bring();
   const Use pinned = use(*engine, needed, 0, needed.bytes, false);
   const Tensor large = filled(4);
-  CHECK(engine->snapshot().counters.oversize == 0 && engine->snapshot().counters.borrowed_bytes.peak == 0);
+  CHECK(engine->inspect().snapshot().counters.oversize == 0 && engine->inspect().snapshot().counters.borrowed_bytes.peak == 0);
   engine->unpin(pinned);
   engine->free(large.memory);
   bring();
   engine->resize(2);
   engine->evict_all();
-  CHECK(engine->snapshot().held_chunks == 0);
+  CHECK(engine->inspect().snapshot().held_chunks == 0);
   for (const Tensor& tensor : {early, needed}) {
     const Use all = use(*engine, tensor, 0, tensor.bytes, false);
     for (Bytes i = 0; i < tensor.bytes; ++i) CHECK(tensor.memory[i] == tensor.value);
@@ -215,14 +215,14 @@ TEST(every_driver_call_fails_once) {
           tensors.push_back(tensor);
         } catch (const OutOfMemory&) {
         }
-        CHECK(engine->validate().empty());
+        CHECK(engine->inspect().validate().empty());
       }
       for (int round = 0; round < 2; ++round) {
         for (const Tensor& tensor : tensors) {
           const Use all = use(*engine, tensor, 0, tensor.bytes, round == 1);
           for (Bytes i = 0; i < tensor.bytes; ++i) CHECK(tensor.memory[i] == tensor.value);
           engine->unpin(all);
-          CHECK(engine->validate().empty());
+          CHECK(engine->inspect().validate().empty());
         }
       }
       if (!tensors.empty()) engine->export_address(tensors[0].memory);
@@ -233,7 +233,7 @@ TEST(every_driver_call_fails_once) {
       }
       const bool reached = inject->calls(name) >= nth;
       for (const Tensor& tensor : tensors) engine->free(tensor.memory);
-      const Snapshot shot = engine->snapshot();
+      const Snapshot shot = engine->inspect().snapshot();
       CHECK(shot.ranges == 0 && shot.slots_used == 0 && shot.handles.copies == 0);
       engine->detach();
       CHECK(engine->drained());

@@ -115,7 +115,7 @@ std::unique_ptr<Plan> make_plan() {
 
 void end_session(Engine& engine) {
   stop_recording();
-  const Snapshot shot = engine.snapshot();
+  const Snapshot shot = engine.inspect().snapshot();
   CHECK(shot.ranges == 0 && shot.slots_used == 0);
   retire_current();
   CHECK(engine.drained());
@@ -142,7 +142,7 @@ TEST(a_plan_is_followed_from_the_next_boundary_on) {
   end_iteration(engine);
   const PlanCounters counters = plan_counters();
   CHECK(counters.installed == 1 && counters.planned == 5 && counters.deviations == 0);
-  CHECK(engine.snapshot().counters.prefetches == 2 * 5);
+  CHECK(engine.inspect().snapshot().counters.prefetches == 2 * 5);
   end_session(engine);
 }
 
@@ -183,7 +183,7 @@ void take_iterations_over(double link, Team team) {
     CHECK(recorded.end_ns() >= before);
     install_plan(make_plan());
     if (plan_counters().installed % 16 == 0) forget_plans();
-    CHECK(engine.validate().empty());
+    CHECK(engine.inspect().validate().empty());
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(plan_counters().iterations > 500);

@@ -43,7 +43,7 @@ struct Device {
   LateWork& work = own;
   std::unique_ptr<Driver> make(std::uint32_t seed, std::size_t most_chunks, bool places) {
     own.begin(seed);
-    return std::make_unique<LateDriver>(kChunk, most_chunks, own, Streams::late, places);
+    return std::make_unique<LateDriver>(kChunk, most_chunks, own, Compute::late, places);
   }
   void* stream() { return reinterpret_cast<void*>(++streams); }
   std::uintptr_t streams = 0;
@@ -69,7 +69,7 @@ class Program {
     config.budget_chunks = budget;
     engine_ = std::make_unique<Engine>(device_.make(seed + 1, 4 * budget + 64, places), make_ram_store(kChunk, 4096 * kChunk),
                                        config);
-    for (std::size_t i = 0; i < streams; ++i) streams_.push_back(engine_->stream(device_.stream()));
+    for (std::size_t i = 0; i < streams; ++i) streams_.push_back(engine_->streams()->lane(device_.stream()));
   }
 
   std::size_t draw(std::size_t below) { return random_() % below; }
@@ -105,11 +105,11 @@ class Program {
     }
     if (!missing.empty()) engine_->pin_and_fetch(missing, "test");
     uses.insert(uses.end(), missing.begin(), missing.end());
-    for (const Use& use : uses) engine_->ready_on(stream, *use.range);
+    for (const Use& use : uses) engine_->streams()->ready_on(stream, *use.range);
     for (std::size_t i = 0; i < arguments.size(); ++i) launch(stream, tensors_[arguments[i]], writes[i]);
-    engine_->pulse(stream);
+    engine_->streams()->pulse(stream);
     for (const Use& use : uses) {
-      engine_->used_on(stream, *use.range);
+      engine_->streams()->used_on(stream, *use.range);
       engine_->unpin(use);
     }
   }
@@ -156,7 +156,7 @@ class Program {
   void finish() {
     for (std::size_t i = 0; i < tensors_.size(); ++i) run(tensors_[i].last, {i}, {false});
     while (!tensors_.empty()) free(tensors_.size() - 1);
-    CHECK(engine_->validate().empty());
+    CHECK(engine_->inspect().validate().empty());
     engine_->detach();
     CHECK(engine_->drained());  // and the device with it
     for (const std::string& complaint : work_.complaints()) std::fprintf(stderr, "%s\n", complaint.c_str());
@@ -206,9 +206,9 @@ TEST(random_programs_read_what_they_wrote) {
     Program program(seed, 8 + seed % 7, 1 + seed % 3);
     for (int i = 0; i < 400; ++i) {
       program.step(12);
-      if (i % 50 == 0) CHECK(program.engine().validate().empty());
+      if (i % 50 == 0) CHECK(program.engine().inspect().validate().empty());
     }
-    const Snapshot shot = program.engine().snapshot();
+    const Snapshot shot = program.engine().inspect().snapshot();
     CHECK(shot.counters.evictions > 20 && shot.copies_in > 0);
     CHECK(shot.overdrawn_chunks == 0 && shot.counters.oversize == 0);
     CHECK(shot.peak_held_chunks <= 8 + seed % 7);
@@ -228,9 +228,9 @@ TEST(no_thread_stands_in_the_steady_state) {
     }
   };
   for (int i = 0; i < 20; ++i) iteration();
-  const Snapshot before = program.engine().snapshot();
+  const Snapshot before = program.engine().inspect().snapshot();
   for (int i = 0; i < 20; ++i) iteration();
-  const Snapshot after = program.engine().snapshot();
+  const Snapshot after = program.engine().inspect().snapshot();
   CHECK(after.counters.evictions - before.counters.evictions > 100);
   CHECK(after.host_waits == before.host_waits);
   program.finish();
@@ -263,19 +263,19 @@ TEST(more_than_the_budget_at_once_is_overdrawn_and_made_good) {
   const Lane stream = program.any_stream();
   for (int i = 0; i < 3; ++i) program.fresh(3, stream);
   program.run(stream, {0, 1, 2}, {true, false, true});
-  CHECK(program.engine().snapshot().counters.oversize > 0);
-  CHECK(program.engine().snapshot().overdrawn_chunks == 5);
+  CHECK(program.engine().inspect().snapshot().counters.oversize > 0);
+  CHECK(program.engine().inspect().snapshot().overdrawn_chunks == 5);
   for (int i = 0; i < 50; ++i) program.drop(program.fresh(1, stream));  // they leave, though nobody frees them
-  CHECK(program.engine().snapshot().overdrawn_chunks == 0);
-  CHECK(program.engine().snapshot().held_chunks <= 4);
+  CHECK(program.engine().inspect().snapshot().overdrawn_chunks == 0);
+  CHECK(program.engine().inspect().snapshot().held_chunks <= 4);
   program.run(stream, {0, 1, 2}, {true, false, true});
   program.engine().resize(6);  // what is beyond the budget becomes part of it
-  CHECK(program.engine().snapshot().overdrawn_chunks == 3);
+  CHECK(program.engine().inspect().snapshot().overdrawn_chunks == 3);
   program.engine().resize(12);
-  CHECK(program.engine().snapshot().overdrawn_chunks == 0);
+  CHECK(program.engine().inspect().snapshot().overdrawn_chunks == 0);
   program.engine().resize(4);
   program.run(stream, {2}, {true});
-  CHECK(program.engine().snapshot().held_chunks <= 4);
+  CHECK(program.engine().inspect().snapshot().held_chunks <= 4);
   program.finish();
   CHECK(program.wrong() == 0);
 }
@@ -285,13 +285,13 @@ TEST(more_than_the_budget_at_once_is_used_in_the_hosts_memory) {
   const Lane stream = program.any_stream();
   for (int i = 0; i < 3; ++i) program.fresh(3, stream);
   program.run(stream, {0, 1, 2}, {true, false, true});
-  const Snapshot shot = program.engine().snapshot();
+  const Snapshot shot = program.engine().inspect().snapshot();
   CHECK(shot.counters.oversize == 1 && shot.handles.host_mappings == 5);
   CHECK(shot.counters.borrowed_bytes.current > 4 * kChunk && shot.pinned == 5 * kChunk);
   program.run(stream, {0, 1, 2}, {false, true, true});  // what is there is used there
-  CHECK(program.engine().snapshot().handles.host_mappings == 5);
+  CHECK(program.engine().inspect().snapshot().handles.host_mappings == 5);
   for (std::size_t i = 0; i < 50; ++i) program.run(stream, {i % 3}, {i % 2 == 0});
-  const Snapshot later = program.engine().snapshot();
+  const Snapshot later = program.engine().inspect().snapshot();
   CHECK(later.handles.host_mappings == 0 && later.counters.borrowed_bytes.current == 0);
   CHECK(later.handles.places == 5 && later.pinned == 5 * kChunk);  // for the next time
   CHECK(later.peak_overdrawn_chunks == 0 && later.peak_held_chunks <= 4);
@@ -306,13 +306,13 @@ TEST(a_tensor_may_be_born_in_the_hosts_memory_and_die_there) {
     Range& pinned = *program.tensor(program.fresh(3, stream)).range;
     CHECK(program.engine().try_pin(pinned, false));  // by an operation whose work is not yet asked for
     program.fresh(3, stream);
-    CHECK(program.engine().snapshot().handles.host_mappings == 2);
+    CHECK(program.engine().inspect().snapshot().handles.host_mappings == 2);
     program.run(program.any_stream(), {1}, {true});
     program.drop(1);  // in flight
-    CHECK(program.engine().validate().empty());
+    CHECK(program.engine().inspect().validate().empty());
     program.engine().unpin(program.engine().whole(pinned, false));
     for (int i = 0; i < 20; ++i) program.drop(program.fresh(2, stream));
-    CHECK(program.engine().validate().empty());
+    CHECK(program.engine().inspect().validate().empty());
     program.finish();
     CHECK(program.wrong() == 0);
   }
@@ -323,7 +323,7 @@ TEST(memory_of_the_host_stays_where_it_is_for_an_operation_that_is_being_asked_f
   const Lane stream = program.any_stream();
   for (int i = 0; i < 3; ++i) program.fresh(3, stream);
   program.run(stream, {0, 1, 2}, {true, false, true});
-  const auto in_place = [&](std::size_t i) { return program.engine().residency(program.tensor(i).data).in_state[4]; };
+  const auto in_place = [&](std::size_t i) { return program.engine().inspect().residency(program.tensor(i).data).in_state[4]; };
   const std::size_t last = in_place(0) == 3 ? 0 : 1;  // the one for which nothing was left
   const std::size_t before = in_place(last);
   Range& range = *program.tensor(last).range;
@@ -352,7 +352,7 @@ TEST(a_slot_that_is_still_read_may_belong_to_a_tensor_that_lies_in_place) {
     program.run(stream, {0}, {true});  // its slot is free now, and read
     for (std::size_t i = 0; i < 3; ++i) program.tensor(i).range->pins.fetch_add(1);
     void* born = program.engine().allocate(kChunk, "test", other);
-    CHECK(program.engine().residency(born).in_state[4] == 1);
+    CHECK(program.engine().inspect().residency(born).in_state[4] == 1);
     program.engine().free(born, false);
     for (std::size_t i = 0; i < 3; ++i) program.tensor(i).range->pins.fetch_sub(1);
     leave(1);  // into that slot
@@ -366,7 +366,7 @@ TEST(managing_ends_with_a_dead_tensor_in_place_that_an_operation_still_pins) {
   const Lane stream = program.any_stream();
   for (int i = 0; i < 3; ++i) program.fresh(3, stream);
   program.run(stream, {0, 1, 2}, {true, false, true});
-  CHECK(program.engine().snapshot().handles.host_mappings == 5);
+  CHECK(program.engine().inspect().snapshot().handles.host_mappings == 5);
   std::vector<Range*> pinned;
   for (std::size_t i = 0; i < 3; ++i) pinned.push_back(program.tensor(i).range);
   for (Range* range : pinned) range->pins.fetch_add(1);
@@ -381,7 +381,7 @@ TEST(what_is_used_in_place_comes_back_when_managing_stops) {
   for (int i = 0; i < 3; ++i) program.fresh(3, stream);
   program.run(stream, {0, 1, 2}, {true, false, true});
   program.engine().detach();
-  const Snapshot shot = program.engine().snapshot();
+  const Snapshot shot = program.engine().inspect().snapshot();
   CHECK(shot.handles.host_mappings == 0 && shot.handles.places == 0 && shot.slots_used == 0);
   program.finish();
   CHECK(program.wrong() == 0);
@@ -398,9 +398,9 @@ TEST(random_operations_larger_than_the_budget) {
       std::vector<std::size_t> all(std::min<std::size_t>(program.tensors(), 2 + program.draw(5)));
       std::iota(all.begin(), all.end(), 0);
       program.run(program.any_stream(), all, {true, false, true, false, false, true});
-      CHECK(program.engine().validate().empty());
+      CHECK(program.engine().inspect().validate().empty());
     }
-    const Snapshot shot = program.engine().snapshot();
+    const Snapshot shot = program.engine().inspect().snapshot();
     CHECK(shot.counters.oversize > 5 && shot.peak_held_chunks <= 4 + shot.peak_overdrawn_chunks);
     CHECK((shot.peak_overdrawn_chunks == 0) == places && (shot.counters.borrowed_bytes.peak > 0) == places);
     program.finish();
@@ -438,7 +438,7 @@ TEST(an_address_that_was_given_away_stays_where_it_is) {
     program.run(stream, {1 + program.draw(3)}, {true});
     CHECK(*reinterpret_cast<const std::uint64_t*>(data) == value);
   }
-  CHECK(program.engine().residency(data).in_state[0] == 2);
+  CHECK(program.engine().inspect().residency(data).in_state[0] == 2);
   program.finish();
   CHECK(program.wrong() == 0);
 }
@@ -447,21 +447,21 @@ TEST(every_row_of_a_timed_iteration_has_its_time) {
   Program program(13, 6, 2);
   for (int i = 0; i < 30; ++i) program.step(10);
   for (int round = 0; round < 3; ++round) {
-    program.engine().start_timing();
+    program.engine().streams()->start_timing();
     for (int i = 0; i < 50; ++i) {
-      program.engine().row_begins(program.any_stream());
+      program.engine().streams()->row_begins(program.any_stream());
       program.step(10);
     }
-    const auto times = program.engine().row_times();
+    const auto times = program.engine().streams()->row_times();
     CHECK(times.size() == 51 && times.front() == 0 && std::is_sorted(times.begin(), times.end()));
   }
-  program.engine().start_timing();
-  program.engine().row_begins(Lane::none);  // a graph is captured
-  program.engine().row_begins(program.any_stream());
-  CHECK(program.engine().row_times().empty());
-  program.engine().start_timing();
-  program.engine().row_begins(program.any_stream());
-  CHECK(program.engine().row_times().size() == 2);
+  program.engine().streams()->start_timing();
+  program.engine().streams()->row_begins(Lane::none);  // a graph is captured
+  program.engine().streams()->row_begins(program.any_stream());
+  CHECK(program.engine().streams()->row_times().empty());
+  program.engine().streams()->start_timing();
+  program.engine().streams()->row_begins(program.any_stream());
+  CHECK(program.engine().streams()->row_times().size() == 2);
   program.finish();
 }
 
@@ -480,7 +480,7 @@ TEST(what_is_absent_comes_back_when_managing_stops) {
   Program program(11, 6, 1);
   const Lane stream = program.any_stream();
   for (int i = 0; i < 6; ++i) program.fresh(2, stream);
-  CHECK(program.engine().residency(program.tensor(0).data).in_state[2] == 2);
+  CHECK(program.engine().inspect().residency(program.tensor(0).data).in_state[2] == 2);
   program.engine().detach();
   CHECK(!program.engine().drained());
   for (std::size_t i = 0; i < 6; ++i) {
@@ -611,7 +611,7 @@ TEST(every_call_fails_once) {
     EngineConfig config;
     config.budget_chunks = 6;
     Engine engine(std::make_unique<CudaDriver>(kChunk, 0, VT_STANDIN), make_ram_store(kChunk, 64 * kChunk), config);
-    const Lane stream = engine.stream(Device().stream());
+    const Lane stream = engine.streams()->lane(Device().stream());
     std::vector<void*> held;
     standin().fail_at = standin().calls + nth;
     for (Bytes chunks : {1, 3, 2, 3, 1, 2, 3}) {
@@ -620,14 +620,14 @@ TEST(every_call_fails_once) {
       } catch (const OutOfMemory&) {
         ++refused;
       }
-      CHECK(engine.validate().empty());
+      CHECK(engine.inspect().validate().empty());
       if (held.empty()) continue;
       Range& newest = *engine.find(held.back());
       Range& oldest = *engine.find(held.front());
-      engine.ready_on(stream, newest);
+      engine.streams()->ready_on(stream, newest);
       const PlannedMove out{&newest, newest.serial, 0, newest.chunks}, in{&oldest, oldest.serial, 0, oldest.chunks};
       engine.move_by_plan({&out, 1}, {&in, 1});
-      CHECK(engine.validate().empty());
+      CHECK(engine.inspect().validate().empty());
       if (chunks == 2) {
         engine.free(held.back(), false);
         held.pop_back();
@@ -637,8 +637,8 @@ TEST(every_call_fails_once) {
     for (void* address : held) all.push_back(engine.whole(*engine.find(address), true));
     for (Use& use : all) use.whole = false;
     engine.pin_and_fetch(all, "test");
-    for (const Use& use : all) engine.ready_on(stream, *use.range);
-    CHECK(engine.validate().empty());
+    for (const Use& use : all) engine.streams()->ready_on(stream, *use.range);
+    CHECK(engine.inspect().validate().empty());
     for (const Use& use : all) engine.unpin(use);
     if (standin().calls >= standin().fail_at) last = round;
     standin().fail_at = 0;

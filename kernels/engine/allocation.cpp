@@ -1,0 +1,90 @@
+#include "engine/allocation.h"
+
+#include <vector>
+
+#include "engine/messages.h"
+
+namespace vt {
+
+Status Allocation::make(Lock& lock, Bytes bytes, const char* operation, Lane stream, Range** made) {
+  if (bytes > ranges_.window()) return {Code::failed, "more than all addresses", 0};
+  const auto chunks = static_cast<std::uint32_t>(ground_.chunks_for(bytes));
+  ++ground_.counters.allocations;
+  moves_.reap();
+  supply_.restore_budget();
+  Range* range = freed_.take(chunks);
+  if (range != nullptr) {
+    ++ground_.counters.reused;
+  } else {
+    const Status status = build(lock, chunks, operation, stream, &range);
+    if (!status.ok()) return status;
+  }
+  mappings_.begin(*range, stream);
+  ranges_.begin(*range, bytes);
+  const std::uint32_t missing = roster_.begin(*range);
+  // Three quarters: early enough that the first eviction finds its operations observed and their uses dated.
+  if (ground_.counters.wanted_bytes.current > ground_.bytes_of(pool_.capacity()) / 4 * 3) ground_.press();
+  if (missing > 0) {
+    ground_.press();
+    ++ground_.counters.oversize;
+    warn_oversize(operation, ground_.bytes_of(pool_.capacity()), false);
+  }
+  chunks_.note_use();
+  *made = range;
+  return kOk;
+}
+
+Status Allocation::build(Lock& lock, std::uint32_t chunks, const char* operation, Lane stream, Range** built) {
+  Range* range = freed_.take_former(chunks);
+  if (range == nullptr) {
+    freed_.sweep();
+    range = ranges_.make(chunks);
+  }
+  if (range == nullptr) {
+    freed_.give_up_addresses();
+    range = ranges_.make(chunks);
+  }
+  if (range == nullptr) return {Code::failed, "no addresses left", 0};
+  ranges_.show(*range);
+  range->home = stream;
+  const Status status = back(lock, *range, operation);
+  if (!status.ok()) freed_.empty(*range);
+  *built = range;
+  return status;
+}
+
+Status Allocation::back(Lock& lock, Range& range, const char* operation) {
+  std::vector<ChunkId> chunks(range.chunks, kNone);
+  std::size_t want = 0;
+  for (std::uint32_t i = 0; i < range.chunks; ++i) want += !mappings_.take_former(range, i, false, &chunks[i]);
+  Status status;
+  for (std::uint32_t i = 0; i < range.chunks && status.ok(); ++i) {
+    if (chunks[i] == kNone) status = find_chunk(lock, range, i, want--, operation, &chunks[i]);
+  }
+  if (status.ok()) status = mappings_.back(range, chunks);
+  for (std::uint32_t i = 0; i < range.chunks; ++i) {
+    if (chunks[i] == kNone) continue;
+    if (status.ok()) {
+      chunks_.assign(range.parts[i], chunks[i]);
+      range.parts[i].state = State::resident;
+    } else {
+      supply_.give_back(chunks[i]);
+    }
+  }
+  return status;
+}
+
+// Leaves `chunk` as it is where the vTensor begins its life in the host store.
+Status Allocation::find_chunk(Lock& lock, Range& range, std::uint32_t index, std::size_t want, const char* operation,
+                              ChunkId* chunk) {
+  Wanted wanted;
+  wanted.count = want;
+  const Status status = supply_.take(lock, wanted, chunk);
+  if (status.code != Code::nothing_leaves || ground_.config.oversize == Oversize::raise) return status;
+  const Status begun = slots_.begin_in_place(range, index);  // every chunk is pinned by running operations
+  if (begun.ok() || !moves_.may_overdraw()) return begun;
+  warn_oversize(operation, ground_.bytes_of(pool_.capacity()), true);
+  return supply_.overdraw(chunk);
+}
+
+}  // namespace vt

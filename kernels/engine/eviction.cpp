@@ -1,0 +1,66 @@
+#include "engine/eviction.h"
+
+#include <algorithm>
+
+namespace vt {
+
+Status Eviction::leave(Range& range, std::uint32_t index, bool* pinned) {
+  range.missing.fetch_add(1);
+  *pinned = range.pins.load() != 0;
+  const Status status = *pinned ? kOk : moves_.leave(range, index);
+  if (*pinned || !status.ok()) range.missing.fetch_sub(1);
+  return status;
+}
+
+Status Eviction::evict_some(std::size_t want) {
+  ground_.press();
+  while (Range* victim = choose_victim()) {
+    std::size_t started = 0;
+    for (const std::uint32_t index : victims_in(*victim)) {
+      if (started >= want && ground_.config.granularity == Granularity::chunk) break;
+      bool pinned = false;
+      const Status status = leave(*victim, index, &pinned);
+      if (pinned) break;  // look for another victim
+      if (!status.ok()) return started > 0 ? kOk : status;
+      ++started;
+    }
+    if (started > 0) return kOk;
+  }
+  return {Code::nothing_leaves, "", 0};
+}
+
+Range* Eviction::choose_victim() const {
+  const Tick now = ground_.now();
+  Range* best = nullptr;
+  double best_score = -1.0;
+  for (Range* range : roster_.ranges()) {
+    if (range->pins.load() != 0 || !moves_.may_leave(*range)) continue;
+    Tick use = range->last_use.load(std::memory_order_relaxed);
+    if (range->part_pins != 0 || !range->part_use.empty()) {
+      const auto victims = victims_in(*range);
+      if (victims.empty()) continue;
+      if (!range->part_use.empty()) use = std::max(use, range->part_use[victims.front()]);
+    }
+    const double value = score(ground_.config.order, {use, ground_.bytes_of(range->resident)}, now);
+    if (value > best_score) {
+      best = range;
+      best_score = value;
+    }
+  }
+  return best;
+}
+
+// The vTensors of a range that may leave, longest unused first.
+std::vector<std::uint32_t> Eviction::victims_in(const Range& range) const {
+  std::vector<std::uint32_t> victims;
+  for (std::uint32_t i = 0; i < range.chunks; ++i) {
+    if (range.parts[i].state == State::resident && range.parts[i].pins == 0) victims.push_back(i);
+  }
+  if (!range.part_use.empty()) {
+    std::stable_sort(victims.begin(), victims.end(),
+                     [&](std::uint32_t a, std::uint32_t b) { return range.part_use[a] < range.part_use[b]; });
+  }
+  return victims;
+}
+
+}  // namespace vt

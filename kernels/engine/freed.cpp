@@ -1,0 +1,156 @@
+#include "engine/freed.h"
+
+#include <algorithm>
+
+namespace vt {
+
+namespace {
+constexpr std::size_t kFormers = 4;  // chunks' worth of addresses that lead to former chunks, for each of the budget
+
+// What is left of a vTensor when its tensor is gone: who still pins it, and where its address leads.
+VTensor emptied(const VTensor& part) {
+  VTensor empty;
+  empty.pins = part.pins;
+  empty.mapped = part.mapped;
+  empty.gone = part.gone;
+  return empty;
+}
+}  // namespace
+
+void Freed::bury(Range& range, bool keep) {
+  mappings_.end(range);
+  for (std::uint32_t i = 0; i < range.chunks; ++i) release_part(range, i);
+  roster_.end(range);
+  ranges_.end(range);
+  if (keep && range.resident == range.chunks) {
+    range.life = Life::cached;
+    cached_.put(&range);
+    chunks_.idle(range.chunks);
+  } else {
+    empty(range);
+  }
+}
+
+// A resident vTensor keeps its mapped chunk.
+void Freed::release_part(Range& range, std::uint32_t index) {
+  VTensor& part = range.parts[index];
+  if (part.state == State::resident) {
+    if (part.clean()) slots_.make_dirty(range, index);
+    return;
+  }
+  roster_.forget(range, index);
+  if (part.state == State::borrowed && !slots_.end_borrowed(range, index)) return;  // ends with the addresses
+  if (part.chunk != kNone) {  // a copy is under way
+    moves_.cancel(range, index);
+    chunks_.drop(part);
+  }
+  slots_.release(range, part);
+  part = emptied(part);
+}
+
+void Freed::empty(Range& range) {
+  for (std::uint32_t i = 0; i < range.chunks; ++i) {
+    VTensor& part = range.parts[i];
+    if (part.chunk != kNone) {
+      mappings_.take_away(range, i);
+      chunks_.drop(part);
+    } else if (part.slot != kNone) {
+      if (!slots_.end_borrowed(range, i)) continue;  // ends with the addresses
+      slots_.release(range, part);
+    }
+    part = emptied(part);
+  }
+  ranges_.hide(range);
+  if (!ground_.detached && !range.pinned() && mappings_.keeps(range)) {
+    keep_former(range);
+  } else if (range.pinned() || mappings_.in_use(range)) {
+    wait_in_limbo(range);
+  } else {
+    retire(range);
+  }
+}
+
+Range* Freed::take(std::uint32_t chunks) {
+  Range* range = cached_.take(chunks);
+  if (range != nullptr) chunks_.busy(chunks);
+  return range;
+}
+
+Range* Freed::take_former(std::uint32_t chunks) {
+  std::vector<ChunkId> free;
+  std::uint32_t most = 0;
+  return formers_.take_best(chunks, [&](const Range& range) -> std::uint32_t {
+    free.clear();
+    for (const VTensor* part = &range.parts[0]; part < &range.parts[0] + range.chunks; ++part) {
+      if (part->mapped != kNone && pool_.is_free(part->mapped)) free.push_back(part->mapped);
+    }
+    std::sort(free.begin(), free.end());  // two of its addresses may lead to the same chunk
+    const auto count = static_cast<std::uint32_t>(std::unique(free.begin(), free.end()) - free.begin());
+    if (count <= most) return 0;
+    const bool as_it_is = count == range.chunks && pool_.held() + count <= pool_.capacity();
+    if (!as_it_is && mappings_.in_use(range)) return 0;  // none of it can lead elsewhere yet
+    return most = count;
+  });
+}
+
+bool Freed::give_up_oldest() {
+  Range* range = cached_.take_oldest();
+  if (range == nullptr) return false;
+  chunks_.busy(range->chunks);
+  empty(*range);
+  return true;
+}
+
+void Freed::give_up_all() {
+  while (Range* range = cached_.take_any()) {
+    chunks_.busy(range->chunks);
+    empty(*range);
+  }
+}
+
+void Freed::keep_former(Range& range) {
+  range.life = Life::former;
+  formers_.put(&range);
+  while (formers_.chunks() > kFormers * pool_.capacity()) {
+    Range* oldest = formers_.take_oldest();
+    if (oldest == nullptr) return;
+    wait_in_limbo(*oldest);
+  }
+}
+
+void Freed::wait_in_limbo(Range& range) {
+  range.life = Life::limbo;
+  limbo_.push_back(&range);
+}
+
+void Freed::retire(Range& range) {
+  mappings_.forget(range);
+  slots_.end_borrowing(range);
+  ranges_.retire(range);
+}
+
+void Freed::give_up_addresses() {
+  while (Range* former = formers_.take_any()) wait_in_limbo(*former);
+  for (const Range* range : limbo_) {
+    if (!range->pinned()) mappings_.wait_until_unused(*range);
+  }
+  sweep();
+}
+
+void Freed::sweep() {
+  bool older_waits = false;  // those behind it wait too, most likely, and asking costs
+  std::erase_if(limbo_, [&](Range* range) {
+    if (range->pinned() || older_waits) return false;
+    older_waits = mappings_.in_use(*range);
+    if (!older_waits) retire(*range);
+    return !older_waits;
+  });
+}
+
+void Freed::quiesce() {
+  sweep();
+  for (Range* range : limbo_) slots_.end_borrowing(*range);  // pinned by operations that freed their arguments
+  for (const auto& range : ranges_.records()) mappings_.forget(*range);
+}
+
+}  // namespace vt

@@ -1,0 +1,88 @@
+// The kind of device on which an operation has ended when its call returns, and threads wait for copies: the processor's own memory.
+//
+// Covers: mappings.h, slots.h and moves.h for it. Requires what they require.
+#pragma once
+
+#include "engine/chunks.h"
+#include "engine/mappings.h"
+#include "engine/moves.h"
+#include "engine/slots.h"
+
+namespace vt {
+
+class ImmediateMappings final : public Mappings {
+ public:
+  ImmediateMappings(Ground& ground, ChunkPool& pool) : ground_(ground), pool_(pool) {}
+
+  Status back(Range& range, std::span<const ChunkId> chunks) override;
+  void take_away(Range& range, std::uint32_t index) override;
+  void give_back(ChunkId chunk) override { pool_.release(chunk); }
+  bool take_former(const Range&, std::uint32_t, bool, ChunkId*) override { return false; }
+  ChunkPool::Take best(bool) const override { return ChunkPool::Take::newest; }
+  void settle_leaving() override {}
+  void begin(Range&, Lane) override {}
+  void end(Range&) override {}
+  bool in_use(const Range&) override { return false; }
+  void wait_until_unused(const Range&) override {}
+  bool keeps(const Range&) const override { return false; }
+  void forget(Range&) override {}
+
+ private:
+  Ground& ground_;
+  ChunkPool& pool_;
+};
+
+class ImmediateSlots final : public Slots {
+ public:
+  using Slots::Slots;
+
+  bool stays_borrowed(const Range& range, std::uint32_t index, std::size_t own) const override;
+  bool end_borrowed(Range& range, std::uint32_t index) override;
+
+ private:
+  Status prepare(Range& range, std::uint32_t index) override;
+  Status prepare_new(Range&, std::uint32_t, SlotId) override { return kOk; }
+  void undo_prepare_new(SlotId) override {}
+  void before_release(const Range&, const VTensor&) override {}
+  void allow_writing(Range& range, std::uint32_t index) override;
+};
+
+class ImmediateMoves final : public Moves {
+ public:
+  ImmediateMoves(Ground& ground, Roster& roster, Chunks& chunks, ChunkPool& pool, Slots& slots, CopyEngine& copies)
+      : Moves(ground, copies), roster_(roster), chunks_(chunks), pool_(pool), slots_(slots) {}
+
+  bool may_leave(const Range& range) const override { return !range.fixed; }
+  Status leave(Range& range, std::uint32_t index) override;
+  Status arrive(Range& range, std::uint32_t index, ChunkId chunk) override;
+  Status before_arrivals(Range&, std::uint32_t, std::span<const ChunkId>) override { return kOk; }
+  void stay(Range& range, std::uint32_t index) override;
+  void cancel(Range& range, std::uint32_t index) override;
+  void reap() override;
+  void catch_up(Lock& lock) override;
+  std::size_t coming_free() const override { return copies_.under_way(Lane::out); }
+  bool wait_for_room(Lock& lock, const Status& why) override;
+  void quiesce(Lock&) override {}
+  bool needs_pump() const override { return !ground_.driver.moves_in_wait(); }
+  void give_away(Lock& lock, Range& range, const std::function<void()>& bring) override;
+  void bring_all(Lock& lock, const RangeTable& ranges, const std::function<Status(Range&, std::uint32_t)>& beyond) override;
+  bool may_overdraw() const override { return false; }
+  bool reachable() const override { return true; }
+
+ private:
+  Status leave_for_free(Range& range, std::uint32_t index);
+  Status leave_by_copy(Range& range, std::uint32_t index);
+  void after_copy_out(const CopyJob& job);
+  void after_copy_in(const CopyJob& job);
+  Status map(const Range& range, std::uint32_t index);
+  void map_back(const Range& range, std::uint32_t index);
+  void keep_mapped(Range& range, std::uint32_t index);  // where it waits, if its address was given away
+
+  Roster& roster_;
+  Chunks& chunks_;
+  ChunkPool& pool_;
+  Slots& slots_;
+  std::size_t exported_leaving_ = 0;  // unmapped although their addresses were given away, until their copies are done
+};
+
+}  // namespace vt

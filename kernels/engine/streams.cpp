@@ -1,0 +1,49 @@
+#include "engine/streams.h"
+
+#include <algorithm>
+
+namespace vt {
+
+Lane Streams::lane(void* native) {
+  Lock lock(mutex_);
+  return closed_ ? Lane::none : order_.adopt(native);
+}
+
+void Streams::come_after(Lane later, Ticket earlier) {
+  Lock lock(mutex_);
+  order_.after(later, earlier);
+}
+
+void Streams::used_on(Lane stream, Range& range) noexcept {
+  if (stream == Lane::none || fences_.used_on(stream, range)) return;
+  Lock lock(mutex_);
+  fences_.note_use(stream, range);
+}
+
+void Streams::record(const void* address, Lane stream) {
+  Lock lock(mutex_);
+  Range* range = ranges_.find_live(address);
+  if (range == nullptr) return;
+  auto& recorded = range->recorded;
+  if (std::find(recorded.begin(), recorded.end(), stream) == recorded.end()) recorded.push_back(stream);
+}
+
+void Streams::start_timing() {
+  Lock lock(mutex_);
+  if (!closed_) order_.stopwatch().start();
+}
+
+void Streams::row_begins(Lane stream) {
+  Lock lock(mutex_);
+  if (!closed_) order_.stopwatch().row(stream);
+}
+
+std::vector<std::uint64_t> Streams::row_times() {
+  Lock lock(mutex_);
+  if (closed_) return {};
+  order_.stopwatch().stop();
+  order_.wait(order_.streams());
+  return order_.stopwatch().read();
+}
+
+}  // namespace vt

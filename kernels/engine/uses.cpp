@@ -1,0 +1,169 @@
+#include "engine/uses.h"
+
+#include <algorithm>
+
+#include "engine/messages.h"
+
+namespace vt {
+
+namespace {
+// A copy in that failed this often is not tried again for this use; the slot is used in place.
+constexpr std::uint8_t kCopyAttempts = 2;
+constexpr std::uint8_t kBorrowAttempts = 6;
+// Chunks a fault brought in are kept from leaving for the next few faults.
+constexpr std::size_t kGraces = 8;
+
+bool is_away(State state) { return state == State::absent || state == State::borrowed; }
+}  // namespace
+
+void Uses::fetch(Lock& lock, std::span<const Use> uses, const char* operation, bool keep_graces) {
+  Fetch fetch{uses, operation, keep_graces};
+  moves_.reap();
+  supply_.restore_budget();
+  for (;;) {
+    const Ticket last = fetch_all(lock, fetch);
+    if (last.number == 0) break;
+    moves_.wait_for(lock, last);
+    moves_.reap();
+  }
+  if (fetch.borrowed) {
+    ++ground_.counters.oversize;  // once an operation, however many vTensors were borrowed
+    warn_oversize(operation, ground_.bytes_of(pool_.capacity()), false);
+  }
+}
+
+std::size_t Uses::missing(const Fetch& fetch) const {
+  std::size_t want = 0;
+  for (const Use& use : fetch.uses) {
+    for (std::uint32_t i = use.first; i < use.last; ++i) {
+      const State state = use.range->parts[i].state;
+      want += state == State::absent || (state == State::borrowed && !stays_borrowed(*use.range, i, fetch));
+    }
+  }
+  return want;
+}
+
+// Returns the newest copy that must be waited for; a lane ends its copies in order, so that waiting for it waits for all.
+Ticket Uses::fetch_all(Lock& lock, Fetch& fetch) {
+  std::size_t want = missing(fetch);
+  Ticket last;
+  for (const Use& use : fetch.uses) {
+    for (std::uint32_t i = use.first; i < use.last; ++i) {
+      const VTensor& part = use.range->parts[i];
+      const bool away = is_away(part.state);
+      if (fetch_part(lock, use, i, std::max<std::size_t>(want, 1), fetch) == Step::under_way) last = part.ticket;
+      if (away && want > 0) --want;
+    }
+  }
+  return last;
+}
+
+bool Uses::stays_borrowed(const Range& range, std::uint32_t index, const Fetch& fetch) const {
+  if (range.parts[index].state != State::borrowed) return false;
+  const auto own = std::count_if(fetch.uses.begin(), fetch.uses.end(), [&](const Use& use) {
+    return use.range == &range && use.first <= index && index < use.last;
+  });
+  return slots_.stays_borrowed(range, index, static_cast<std::size_t>(own));
+}
+
+Uses::Step Uses::fetch_part(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch) {
+  Range& range = *use.range;
+  VTensor& part = range.parts[index];
+  for (;;) {
+    switch (part.state) {
+      case State::resident:
+        if (use.write && part.clean()) slots_.make_dirty(range, index);
+        return Step::usable;
+      case State::leaving:
+        moves_.stay(range, index);
+        continue;
+      case State::arriving:
+        ground_.counters.late += part.planned;
+        part.planned = false;
+        part.write_wanted |= use.write;
+        return Step::under_way;
+      case State::absent:
+      case State::borrowed:
+        break;
+    }
+    if (part.failures < kCopyAttempts && !stays_borrowed(range, index, fetch) && bring(lock, use, index, want, fetch)) continue;
+    bool again = false;
+    const Step step = use_in_place(use, index, fetch, &again);
+    if (!again) return step;
+  }
+}
+
+// True if its state has changed, or may have: look again.
+bool Uses::bring(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch) {
+  VTensor& part = use.range->parts[index];
+  ChunkId chunk = kNone;
+  Status status = supply_.take(lock, {use.range, index, want, fetch.keep_graces}, &chunk);
+  if (!is_away(part.state)) {  // another thread was faster
+    if (status.ok()) supply_.give_back(chunk);
+    return true;
+  }
+  if (!status.ok()) return false;
+  part.write_wanted = use.write;
+  status = moves_.arrive(*use.range, index, chunk);
+  if (status.ok()) return true;
+  supply_.give_back(chunk);
+  ++part.failures;
+  ++ground_.counters.failures;
+  return true;
+}
+
+Uses::Step Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch, bool* again) {
+  Range& range = *use.range;
+  VTensor& part = range.parts[index];
+  if (part.state == State::absent && !slots_.borrow(range, index).ok()) {
+    if (moves_.may_overdraw()) {
+      warn_oversize(fetch.operation, ground_.bytes_of(pool_.capacity()), true);
+      part.write_wanted = use.write;
+      const Status status = supply_.bring_beyond(range, index);
+      *again = status.ok();
+      if (status.ok()) return Step::usable;
+      // The operation cannot be stopped any more, and would read what is not there.
+      fatal(std::string("the device has no memory left for the arguments of ") +
+            (fetch.operation != nullptr ? fetch.operation : "an operation") + ": " + describe(status));
+    }
+    ++ground_.counters.failures;
+    *again = ++part.failures < kBorrowAttempts;
+    return Step::usable;  // nothing more can be done here; touching it will fault, and try again
+  }
+  part.failures = 0;
+  fetch.borrowed = true;
+  return Step::usable;
+}
+
+FaultOutcome Uses::on_fault(Lock& lock, Address address) {
+  Range* range = ranges_.find_live(reinterpret_cast<const void*>(address));
+  if (range == nullptr) return FaultOutcome::foreign;
+  const auto index = static_cast<std::uint32_t>((address - range->base) >> ground_.shift);
+  VTensor& part = range->parts[index];
+  if (part.clean()) {
+    slots_.make_dirty(*range, index);  // mapped for reading only, so this is a write
+    return FaultOutcome::served;
+  }
+  if (part.state == State::resident || part.state == State::borrowed) return FaultOutcome::idle;
+  ++ground_.counters.faults;
+  const WaitsAlone alone;
+  const std::size_t graces = std::min(kGraces, pool_.capacity() / 4);
+  if (graces == 0 && part.state == State::absent && slots_.borrow(*range, index).ok()) return FaultOutcome::served;
+  const Use use{range, index, index + 1, false, false};
+  pins_.pin(use);
+  fetch(lock, {&use, 1}, "a read outside operations", true);
+  pins_.keep(use, graces);
+  return FaultOutcome::served;
+}
+
+void Uses::give_away(Lock& lock, Range& range) {
+  if (range.exported && range.missing.load() == 0) return;
+  moves_.give_away(lock, range, [&] {
+    const Use use{&range, 0, range.chunks, true, false};
+    pins_.pin(use);
+    fetch(lock, {&use, 1}, "an address given away");
+    pins_.unpin(use);
+  });
+}
+
+}  // namespace vt

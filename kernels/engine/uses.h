@@ -1,0 +1,58 @@
+// What operations, faults and exports need to be there.
+//
+// Covers: bringing every vTensor of what is used, or borrowing it (I1); touches outside operations; addresses that are given away.
+// Leaves: chunks to bring it to (supply.h), the copies (moves.h), what a plan brings ahead of time (arrivals.h).
+// Requires: the lock. All of it may let go of the lock.
+#pragma once
+
+#include <span>
+
+#include "engine/supply.h"
+
+namespace vt {
+
+enum class FaultOutcome : std::uint8_t {
+  foreign,  // no live tensor lies there
+  served,   // it can be touched now
+  idle,     // there was nothing to do: another thread was faster, or the fault is a real error
+};
+
+class Uses {
+ public:
+  Uses(Ground& ground, RangeTable& ranges, ChunkPool& pool, Slots& slots, Moves& moves, Pins& pins, Supply& supply)
+      : ground_(ground), ranges_(ranges), pool_(pool), slots_(slots), moves_(moves), pins_(pins), supply_(supply) {}
+
+  // Makes every vTensor of `uses` resident, or borrowed if no chunk can be had. Pre: they are pinned, so what arrived stays.
+  // `keep_graces`: see Wanted.
+  void fetch(Lock& lock, std::span<const Use> uses, const char* operation, bool keep_graces = false);
+  // Somebody touched `address` and could not.
+  FaultOutcome on_fault(Lock& lock, Address address);
+  // The address of a live range leaves our sight: from now on never clean, and always mapped.
+  void give_away(Lock& lock, Range& range);
+
+ private:
+  struct Fetch {
+    std::span<const Use> uses;
+    const char* operation;
+    bool keep_graces;
+    bool borrowed = false;  // something had to be
+  };
+  enum class Step : std::uint8_t { usable, under_way };
+
+  std::size_t missing(const Fetch& fetch) const;
+  Ticket fetch_all(Lock& lock, Fetch& fetch);
+  Step fetch_part(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch);
+  bool bring(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch);
+  Step use_in_place(const Use& use, std::uint32_t index, Fetch& fetch, bool* again);
+  bool stays_borrowed(const Range& range, std::uint32_t index, const Fetch& fetch) const;
+
+  Ground& ground_;
+  RangeTable& ranges_;
+  ChunkPool& pool_;
+  Slots& slots_;
+  Moves& moves_;
+  Pins& pins_;
+  Supply& supply_;
+};
+
+}  // namespace vt
