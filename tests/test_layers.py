@@ -48,6 +48,15 @@ LGM = [
     {"cli"},
     {"__main__"},
 ]
+# Longer than 300 lines, and why.
+LONG = {
+    "planner.py": 340,  # one search: cut in two, half of its state would be handed from one file to the other
+    "planning.py": 360,
+    "session.py": 340,  # a third of it is what enable() says to people
+    "simulate.py": 330,
+}
+
+
 def level(layers: list[set[str]], name: str) -> int:
     for index, names in enumerate(layers):
         if name in names:
@@ -113,6 +122,45 @@ def test_lgm_imports_downward_and_nothing_of_vtensor_or_torch(source: Path) -> N
 
 def test_files_are_one_concept() -> None:
     for source in [*ROOT.glob("kernels/*/*"), *ROOT.glob("vtensor/**/*.py"), *ROOT.glob("lgm/*.py")]:
-        if source.suffix in (".h", ".cpp", ".py"):
-            lines = source.read_text().count("\n")
-            assert lines <= 400, f"{source.name} has {lines} lines"
+        lines = source.read_text().count("\n") if source.suffix in (".h", ".cpp", ".py") else 0
+        limit = 250 if source.suffix == ".h" else LONG.get(source.name, 310)
+        assert lines <= limit, f"{source.name} has {lines} lines"
+
+
+def methods(header: str) -> dict[str, int]:
+    """How many functions each class of a header declares; of nested ones each for itself."""
+    text = re.sub(r"//[^\n]*|^#.*$", "", header, flags=re.MULTILINE)
+    counts: dict[str, int] = {}
+    open_braces: list[str] = []  # what each is of: a class by its name, anything else ""
+    statement = ""
+    for character in text:
+        if character not in ";{}":
+            statement += character
+            continue
+        inside = next((name for name in reversed(open_braces) if name), "") if open_braces and open_braces[-1] else ""
+        plain = statement
+        while plain != (shorter := re.sub(r"<[^<>]*>", "", plain)):
+            plain = shorter
+        declares = re.search(r"(?:class|struct)\s+(\w+)[^()]*$", plain)
+        deleted = "= delete" in statement
+        if inside and not declares and not deleted and re.search(r"[\w~=]\s*\(", plain.split("=")[0]):
+            counts[inside] = counts.get(inside, 0) + 1
+        if character == "{":
+            open_braces.append(declares[1] if declares else "")
+        elif character == "}":
+            open_braces.pop()
+        statement = ""
+    return counts
+
+
+@pytest.mark.parametrize(
+    "source", [path for path in SOURCES if path.suffix == ".h"], ids=lambda p: f"{p.parent.name}/{p.name}"
+)
+def test_no_class_does_everything(source: Path) -> None:
+    for name, count in methods(source.read_text()).items():
+        assert count <= 30, f"{name} has {count} functions"
+
+
+def test_functions_are_counted() -> None:
+    header = "class A {\n A(); void f() { g(1); } int x = h(); struct B { int y(); }; std::function<void()> z; };"
+    assert methods(header) == {"A": 2, "B": 1}

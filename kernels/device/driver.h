@@ -2,8 +2,8 @@
 //
 // Covers: virtual addresses, physical chunks, mappings, copies to and from the host store, live-handle counts.
 // Leaves: who owns which chunk (chunk_pool.h), when to copy (engine.h), where a slot lives (host_store.h).
-// Implementations: driver_host.h (memory of this process), driver_inject.h (wraps another one to fail or delay
-// a named call in tests). A CUDA driver is a peer of the first.
+// Implementations: driver_host.h (memory of this process), driver_inject.h (wraps it to fail or delay a named call in tests); and
+// those of driver_ordered.h, which adds what only ordered devices have.
 //
 // Rules that hold for every implementation:
 //   - A call that returns a status other than ok changed nothing.
@@ -16,9 +16,6 @@
 //   - All calls may come from any thread. map, unmap, protect, map_host, unmap_host are never called by two
 //     threads for the same address at once: the engine's lock sees to that.
 #pragma once
-
-#include <span>
-#include <vector>
 
 #include "base/types.h"
 
@@ -40,6 +37,13 @@ struct Ticket {
 };
 
 enum class CopyState : std::uint8_t { pending, done, failed, cancelled };
+
+// How the threads that compute move the bytes of copies, where there is no copy engine.
+enum class Hands : std::uint8_t {
+  none,     // not at all: copies move by themselves
+  in_wait,  // only while somebody waits for one: there is no lane to hide them in
+  between,  // between two operations, when they come by (lend_hands)
+};
 
 struct LaneTimes {
   std::uint64_t busy_ns = 0;       // from the beginning of a copy to its end, as the device's user sees it
@@ -69,6 +73,8 @@ class WaitsAlone {
  private:
   static inline thread_local int count_ = 0;
 };
+
+class OrderedDriver;
 
 class Driver {
  public:
@@ -119,40 +125,14 @@ class Driver {
   virtual CopyState cancel(Ticket ticket) = 0;
   // Forgets a copy that ended. Pre: not pending.
   virtual void retire(Ticket ticket) = 0;
-  // Whether copies move only while somebody waits for one, by the threads that compute: there is no lane to hide them in.
-  virtual bool moves_in_wait() const noexcept { return false; }
-  // Whether threads that compute should come by, between two operations, to move bytes of copies under way: there is no copy engine.
-  virtual bool wants_hands() const noexcept { return false; }
+  virtual Hands hands() const noexcept { return Hands::none; }
   // Moves what bytes there are to move. Waits for no copy.
   virtual void lend_hands() {}
   // What a lane has spent on copies so far.
   virtual LaneTimes times(Ticket::Lane lane) const = 0;
 
-  // --- runs of chunks (ordered devices only) ----------------------------------------------------------------
-  // Maps chunks for writing at consecutive addresses, as map does, all or none. Costs little more than mapping one.
-  virtual Status map_run(Address /*at*/, std::span<const ChunkId> /*chunks*/) { return {Code::illegal, "map_run", 0}; }
-  // Unmaps so many at consecutive addresses, as unmap does, all or none.
-  virtual Status unmap_run(Address /*at*/, std::size_t /*chunks*/) { return {Code::illegal, "unmap_run", 0}; }
-
-  // --- memory of the host that the device uses in place (ordered devices only) -----------------------------
-  // Memory for one chunk that map_host takes, and that the processor reads and writes too. failed where there is none to be had.
-  virtual Status make_place(HostPlace* /*place*/) { return {Code::failed, "make_place", 0}; }
-  // Pre: not mapped at device addresses, no copy under way.
-  virtual Status drop_place(const HostPlace& /*place*/) { return {Code::illegal, "drop_place", 0}; }
-
-  // --- order (ordered devices only; poll and wait serve their tickets too) -----------------------------------
-  virtual bool ordered() const noexcept { return false; }
-  // The lane of a stream that computes, by the device's own name for it. The same stream gets the same lane.
-  virtual Status adopt(void* /*stream*/, Ticket::Lane* /*lane*/) { return {Code::illegal, "adopt", 0}; }
-  // Ends the work asked of a lane so far with a ticket, the next of the lane.
-  virtual Status mark(Ticket::Lane /*lane*/, Ticket* /*ticket*/) { return {Code::illegal, "mark", 0}; }
-  // What is asked of `later` from now on begins when `earlier` is passed. Never waits.
-  virtual Status order(Ticket::Lane /*later*/, Ticket /*earlier*/) { return {Code::illegal, "order", 0}; }
-
-  // Keeps the moment at which what was asked of a lane so far is done, by the device's clock.
-  virtual Status stamp(Ticket::Lane /*lane*/) { return {Code::illegal, "stamp", 0}; }
-  // Nanoseconds from the first moment kept to each, 0 for earlier ones, and forgets them all. Pre: all are passed.
-  virtual Status read_stamps(std::vector<std::uint64_t>* /*passed*/) { return {Code::illegal, "read_stamps", 0}; }
+  // The rest of the port of an ordered device; nullptr if this is an immediate one.
+  virtual OrderedDriver* ordered() noexcept { return nullptr; }
 
   // --- fork ----------------------------------------------------------------------------------------------
   // Called around fork(2) by the forking thread, with no other call under way. The child has no copy threads:

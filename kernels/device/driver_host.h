@@ -28,8 +28,7 @@ class HostDriver final : public Driver {
   ~HostDriver() override;
 
   Bytes chunk_bytes() const noexcept override { return chunk_bytes_; }
-  bool moves_in_wait() const noexcept override { return in_.moves_in_wait(); }
-  bool wants_hands() const noexcept override { return in_.wants_hands(); }
+  Hands hands() const noexcept override { return in_.hands(); }
   Status reserve(Bytes bytes, Address* base) override;
   Status release(Address base) override;
   Status set_capacity(std::size_t chunks) override;

@@ -82,7 +82,7 @@ HostLane::~HostLane() {
 
 std::uint64_t HostLane::submit(void* chunk_memory, const HostPlace& place, Bytes bytes) {
   std::unique_lock lock(mutex_);
-  if (worker_ == nullptr && !inline_ && !moves_in_wait()) start();
+  if (worker_ == nullptr && !inline_ && hands() != Hands::in_wait) start();
   copies_.push_back({chunk_memory, place, bytes, Clock::now()});
   const std::uint64_t number = end() - 1;
   if (inline_) {
@@ -123,7 +123,7 @@ void HostLane::wait(std::uint64_t number) {
     return std::none_of(copies_.begin(), last, [](const Copy& c) { return c.state == CopyState::pending; });
   };
   // All that is under way, so that computing stands still once for several copies; unless there is a link to wait for.
-  if (team_ != nullptr && !over()) move_together(moves_in_wait() ? end() - 1 : number, lock);
+  if (team_ != nullptr && !over()) move_together(hands() == Hands::in_wait ? end() - 1 : number, lock);
   ended_.wait(lock, over);
 }
 

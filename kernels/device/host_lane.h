@@ -43,8 +43,10 @@ class HostLane {
   CopyState cancel(std::uint64_t number);
   void retire(std::uint64_t number);
   LaneTimes times() const;
-  bool moves_in_wait() const noexcept { return team_ != nullptr && bytes_per_second_ == 0; }
-  bool wants_hands() const noexcept { return team_ != nullptr && bytes_per_second_ > 0; }
+  Hands hands() const noexcept {
+    if (team_ == nullptr) return Hands::none;
+    return bytes_per_second_ > 0 ? Hands::between : Hands::in_wait;
+  }
   std::size_t live();
 
   void before_fork();               // waits for the queue to empty, then holds the mutex

@@ -103,7 +103,6 @@ class Engine {
 
   // --- looking at it --------------------------------------------------------------------------------------
   Inspector& inspect() noexcept { return inspector_; }
-  void reset_peaks() { inspector_.reset_peaks(ground_.counters); }
 
  private:
   template <typename Step>

@@ -23,7 +23,7 @@ namespace vt {
 
 class Fences {
  public:
-  explicit Fences(Driver& driver) : order_(driver) {}
+  explicit Fences(OrderedDriver& driver) : order_(driver) {}
 
   StreamOrder& order() noexcept { return order_; }
 

@@ -63,7 +63,7 @@ class ImmediateMoves final : public Moves {
   std::size_t coming_free() const override { return copies_.under_way(Lane::out); }
   bool wait_for_room(Lock& lock, const Status& why) override;
   void quiesce(Lock&) override {}
-  bool needs_pump() const override { return !ground_.driver.moves_in_wait(); }
+  bool needs_pump() const override { return ground_.driver.hands() != Hands::in_wait; }
   void give_away(Lock& lock, Range& range, const std::function<void()>& bring) override;
   void bring_all(Lock& lock, const RangeTable& ranges, const std::function<Status(Range&, std::uint32_t)>& beyond) override;
   bool may_overdraw() const override { return false; }

@@ -29,16 +29,16 @@ Snapshot Inspector::snapshot() {
     shot.pinned = slots_.pinned();
     shot.host_name = slots_.store().name();
     shot.handles = ground_.driver.live();
-    shot.moves_in_wait = ground_.driver.moves_in_wait();
+    shot.moves_in_wait = ground_.driver.hands() == Hands::in_wait;
     shot.out_times = ground_.driver.times(Lane::out);
     shot.in_times = ground_.driver.times(Lane::in);
   }
   return shot;
 }
 
-void Inspector::reset_peaks(Counters& counters) {
+void Inspector::reset_peaks() {
   Lock lock(mutex_);
-  counters.reset_peaks();
+  ground_.counters.reset_peaks();
   pool_.reset_peak();
   chunks_.reset_peak();
   if (!closed_) slots_.reset_peak();

@@ -48,7 +48,7 @@ struct Snapshot {
   std::uint64_t host_waits = 0;      // times a thread stood until the device had done something, on ordered devices
   std::size_t overdrawn_chunks = 0, peak_overdrawn_chunks = 0;  // beyond the budget, on ordered devices
   LaneTimes out_times, in_times;
-  bool moves_in_wait = false;  // see driver.h
+  bool moves_in_wait = false;  // Hands::in_wait
   LiveHandles handles;
   std::string host_name;
 };
@@ -56,7 +56,7 @@ struct Snapshot {
 class Inspector {
  public:
   // `closed`: the device is gone.
-  Inspector(std::mutex& mutex, const std::atomic<bool>& closed, const Ground& ground, const RangeTable& ranges,
+  Inspector(std::mutex& mutex, const std::atomic<bool>& closed, Ground& ground, const RangeTable& ranges,
             const Roster& roster, ChunkPool& pool, Chunks& chunks, Slots& slots, const CopyEngine& copies,
             const Streams* streams)
       : mutex_(mutex),
@@ -71,7 +71,7 @@ class Inspector {
         streams_(streams) {}
 
   Snapshot snapshot();
-  void reset_peaks(Counters& counters);
+  void reset_peaks();
   Residency residency(const void* address);
   std::vector<Piece> pieces(const void* address);
   // Whether all live tensors would fit the budget at once: then nothing ever moves.
@@ -86,7 +86,7 @@ class Inspector {
 
   std::mutex& mutex_;
   const std::atomic<bool>& closed_;
-  const Ground& ground_;
+  Ground& ground_;
   const RangeTable& ranges_;
   const Roster& roster_;
   ChunkPool& pool_;

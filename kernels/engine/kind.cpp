@@ -8,10 +8,10 @@ namespace vt {
 Kind choose_kind(Ground& ground, RangeTable& ranges, Roster& roster, ChunkPool& pool, Chunks& chunks, CopyEngine& copies,
                  HostStore& store) {
   Kind kind;
-  if (ground.driver.ordered()) {
-    kind.fences = std::make_unique<Fences>(ground.driver);
-    auto mappings = std::make_unique<OrderedMappings>(ground, *kind.fences, pool, chunks);
-    kind.slots = std::make_unique<OrderedSlots>(ground, roster, store, *kind.fences, *mappings);
+  if (OrderedDriver* device = ground.driver.ordered()) {
+    kind.fences = std::make_unique<Fences>(*device);
+    auto mappings = std::make_unique<OrderedMappings>(ground, *device, *kind.fences, pool, chunks);
+    kind.slots = std::make_unique<OrderedSlots>(ground, *device, roster, store, *kind.fences, *mappings);
     kind.moves = std::make_unique<OrderedMoves>(ground, ranges, roster, chunks, pool, copies, *kind.fences, *mappings,
                                                 *kind.slots);
     kind.mappings = std::move(mappings);

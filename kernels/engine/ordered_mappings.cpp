@@ -53,7 +53,7 @@ Status OrderedMappings::lead_to(Range& range, std::uint32_t first, std::span<con
     order_.wait(gone);
     Status status = unmap(range, first + begin, first + end);
     const auto run = chunks.subspan(begin, end - begin);
-    if (status.ok()) status = ground_.driver.map_run(ground_.address_of(range, first + begin), run);
+    if (status.ok()) status = driver_.map_run(ground_.address_of(range, first + begin), run);
     if (!status.ok()) return status;
     for (std::uint32_t i = begin; i < end; ++i) range.parts[first + i].mapped = chunks[i];
     ground_.counters.remaps += end - begin;
@@ -66,7 +66,7 @@ Status OrderedMappings::unmap(Range& range, std::uint32_t first, std::uint32_t l
     end = begin + 1;
     if (range.parts[begin].mapped == kNone) continue;
     while (end < last && range.parts[end].mapped != kNone) ++end;
-    const Status status = ground_.driver.unmap_run(ground_.address_of(range, begin), end - begin);
+    const Status status = driver_.unmap_run(ground_.address_of(range, begin), end - begin);
     if (!status.ok()) return status;
     for (std::uint32_t i = begin; i < end; ++i) range.parts[i].mapped = kNone;
   }

@@ -20,8 +20,8 @@ namespace vt {
 
 class OrderedMappings final : public Mappings {
  public:
-  OrderedMappings(Ground& ground, Fences& fences, ChunkPool& pool, Chunks& chunks)
-      : ground_(ground), fences_(fences), order_(fences.order()), pool_(pool), chunks_(chunks) {}
+  OrderedMappings(Ground& ground, OrderedDriver& driver, Fences& fences, ChunkPool& pool, Chunks& chunks)
+      : ground_(ground), driver_(driver), fences_(fences), order_(fences.order()), pool_(pool), chunks_(chunks) {}
 
   Status back(Range& range, std::span<const ChunkId> chunks) override;
   void take_away(Range& range, std::uint32_t index) override;
@@ -49,6 +49,7 @@ class OrderedMappings final : public Mappings {
   void forget_if(Range& range, const std::function<bool(const VTensor&)>& which);
 
   Ground& ground_;
+  OrderedDriver& driver_;
   Fences& fences_;
   StreamOrder& order_;
   ChunkPool& pool_;

@@ -13,12 +13,13 @@ namespace vt {
 
 class OrderedSlots final : public Slots {
  public:
-  OrderedSlots(Ground& ground, Roster& roster, HostStore& store, Fences& fences, OrderedMappings& mappings)
+  OrderedSlots(Ground& ground, OrderedDriver& driver, Roster& roster, HostStore& store, Fences& fences,
+               OrderedMappings& mappings)
       : Slots(ground, roster, store),
         fences_(fences),
         order_(fences.order()),
         mappings_(mappings),
-        in_place_(ground.driver, fences.order()) {}
+        in_place_(driver, fences.order()) {}
 
   Status withdraw(Range& range, std::uint32_t index) override;
   bool stays_borrowed(const Range& range, std::uint32_t index, std::size_t own) const override;

@@ -13,7 +13,7 @@ Status CopyEngine::start(Lane lane, Range& range, std::uint32_t index, const Hos
   const Status status = ask(lane, part.chunk, place, bytes, &part.ticket);
   if (!status.ok()) return status;
   queues_[index_of(lane)].push_back({part.ticket, &range, index, bytes});
-  if (driver_.wants_hands()) wants_hands_.store(true, std::memory_order_relaxed);
+  if (driver_.hands() == Hands::between) wants_hands_.store(true, std::memory_order_relaxed);
   return kOk;
 }
 

@@ -43,7 +43,7 @@ class CopyEngine {
   std::optional<Ticket> oldest(Lane lane) const;
   void wait(Ticket ticket) { driver_.wait(ticket); }
 
-  // Whether a copy began since hands were lent last (Driver::wants_hands); read without the lock.
+  // Whether a copy began since hands were lent last (Hands::between); read without the lock.
   bool wants_hands() const noexcept { return wants_hands_.load(std::memory_order_relaxed); }
   bool take_wish() noexcept { return wants_hands_.exchange(false, std::memory_order_relaxed); }
 

@@ -16,7 +16,7 @@ namespace vt {
 
 class InPlace {
  public:
-  InPlace(Driver& driver, StreamOrder& order) : driver_(driver), order_(order) {}
+  InPlace(OrderedDriver& driver, StreamOrder& order) : driver_(driver), order_(order) {}
 
   bool has(SlotId slot) const { return !places_.empty() && places_.contains(slot); }
   // Pre: has(slot).
@@ -31,7 +31,7 @@ class InPlace {
   std::size_t count() const noexcept { return places_.size() + spare_.size(); }
 
  private:
-  Driver& driver_;
+  OrderedDriver& driver_;
   StreamOrder& order_;
   std::unordered_map<SlotId, HostPlace> places_;
   std::deque<std::pair<HostPlace, Fence>> spare_;  // the oldest first

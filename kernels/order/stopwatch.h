@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "device/driver.h"
+#include "device/driver_ordered.h"
 
 namespace vt {
 
@@ -15,7 +15,7 @@ class Stopwatch {
  public:
   using Lane = Ticket::Lane;
 
-  explicit Stopwatch(Driver& driver) : driver_(driver) {}
+  explicit Stopwatch(OrderedDriver& driver) : driver_(driver) {}
 
   void start();
   // A row begins with what `stream` is asked for next.
@@ -34,7 +34,7 @@ class Stopwatch {
 
   void note(What what, Lane stream);
 
-  Driver& driver_;
+  OrderedDriver& driver_;
   std::vector<What> noted_;  // by stamp
   Lane last_ = Lane::none;   // of the newest row
   bool running_ = false, failed_ = false;

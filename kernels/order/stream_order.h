@@ -44,7 +44,7 @@ class StreamOrder {
  public:
   using Lane = Ticket::Lane;
 
-  explicit StreamOrder(Driver& driver) : driver_(driver), stopwatch_(driver) {}
+  explicit StreamOrder(OrderedDriver& driver) : driver_(driver), stopwatch_(driver) {}
 
   // The lane of a stream that computes. Stops the program if the device cannot have one more.
   Lane adopt(void* stream);
@@ -91,11 +91,10 @@ class StreamOrder {
   Ticket make(Ticket ticket);
   bool passed(Ticket made);
 
-  Driver& driver_;
+  OrderedDriver& driver_;
   Stopwatch stopwatch_;
-  // On an immediate device nothing here is ever touched.
   std::size_t lanes_ = static_cast<std::size_t>(Lane::first_stream);  // in use, copies included
-  std::unique_ptr<Stream[]> streams_ = driver_.ordered() ? std::make_unique<Stream[]>(kLanes) : nullptr;
+  std::unique_ptr<Stream[]> streams_ = std::make_unique<Stream[]>(kLanes);
   std::uint64_t waits_ = 0;
 };
 

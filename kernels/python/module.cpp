@@ -62,7 +62,7 @@ void bind_product(py::module_& m) {
       Unlocked());
   m.def("snapshot", [] { return to_dict(current().inspect().snapshot()); });
   m.def("reset_peaks", [] {
-    current().reset_peaks();
+    current().inspect().reset_peaks();
     reset_unmanaged_peak();
   });
   m.def("validate", [] { return current().inspect().validate(); }, Unlocked());

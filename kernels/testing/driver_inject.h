@@ -36,8 +36,6 @@ class InjectDriver final : public Driver {
   Status protect(Address at, Access access) override;
   Status unmap(Address at) override;
   Status map_host(Address at, const HostPlace& place) override;
-  Status make_place(HostPlace* place) override { return inner_->make_place(place); }
-  Status drop_place(const HostPlace& place) override { return inner_->drop_place(place); }
   Status unmap_host(Address at) override;
   Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
   Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) override;
@@ -46,17 +44,8 @@ class InjectDriver final : public Driver {
   CopyState cancel(Ticket ticket) override { return inner_->cancel(ticket); }
   LaneTimes times(Ticket::Lane lane) const override { return inner_->times(lane); }
   void retire(Ticket ticket) override { inner_->retire(ticket); }
-  bool moves_in_wait() const noexcept override { return inner_->moves_in_wait(); }
-  bool wants_hands() const noexcept override { return inner_->wants_hands(); }
+  Hands hands() const noexcept override { return inner_->hands(); }
   void lend_hands() override { inner_->lend_hands(); }
-  Status map_run(Address at, std::span<const ChunkId> chunks) override;
-  Status unmap_run(Address at, std::size_t chunks) override;
-  bool ordered() const noexcept override { return inner_->ordered(); }
-  Status adopt(void* stream, Ticket::Lane* lane) override { return inner_->adopt(stream, lane); }
-  Status mark(Ticket::Lane lane, Ticket* ticket) override { return inner_->mark(lane, ticket); }
-  Status order(Ticket::Lane later, Ticket earlier) override { return inner_->order(later, earlier); }
-  Status stamp(Ticket::Lane lane) override { return inner_->stamp(lane); }
-  Status read_stamps(std::vector<std::uint64_t>* passed) override { return inner_->read_stamps(passed); }
   void before_fork() override { inner_->before_fork(); }
   void after_fork(bool in_child) override { inner_->after_fork(in_child); }
   LiveHandles live() const override { return inner_->live(); }

@@ -22,6 +22,17 @@ bool close_again(Address at, Bytes bytes) {
   return mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
+LateWork::Lane number(Ticket::Lane lane) { return static_cast<LateWork::Lane>(lane); }
+
+LateWork::Point point(const std::vector<std::vector<LateWork::Point>>& tickets, Ticket ticket) {
+  return tickets.at(number(ticket.lane)).at(ticket.number - 1);
+}
+
+bool leads_to(const std::map<Address, std::uint64_t>& mapped, Address at, const std::set<ChunkId>& which) {
+  const auto found = mapped.find(at);
+  return found != mapped.end() && which.contains(static_cast<ChunkId>(found->second));
+}
+
 }  // namespace
 
 LateDriver::LateDriver(Bytes chunk_bytes, std::size_t most_chunks, LateWork& work, Compute streams, bool places)
@@ -86,7 +97,7 @@ void LateDriver::forget(ChunkId chunk) {
   for (const auto& [at, mapped] : mapped_) {
     if (mapped == chunk) work_.complain("memory is given back while it is mapped");
   }
-  std::memset(home_of(chunk), 0xdd, chunk_bytes_);  // whoever still reads it shall notice
+  std::memset(home_ + chunk * chunk_bytes_, 0xdd, chunk_bytes_);  // whoever still reads it shall notice
   unused_.push_back(chunk);
 }
 
@@ -95,7 +106,7 @@ void LateDriver::forget(ChunkId chunk) {
 Status LateDriver::make_place(HostPlace* place) {
   const Lock lock(mutex_);
   if (!offers_places_ || unused_.empty()) return {Code::failed, "make_place", 0};
-  *place = {home_of(*places_.insert(unused_.back()).first), -1, 0};
+  *place = {home_ + *places_.insert(unused_.back()).first * chunk_bytes_, -1, 0};
   unused_.pop_back();
   return kOk;
 }
@@ -116,17 +127,12 @@ Status LateDriver::map_host(Address at, const HostPlace& place) {
 
 Status LateDriver::unmap_host(Address at) {
   const Lock lock(mutex_);
-  return leads_to(at, places_) ? unmap_one(at) : Status{Code::illegal, "unmap_host", 0};
+  return leads_to(mapped_, at, places_) ? unmap_one(at) : Status{Code::illegal, "unmap_host", 0};
 }
 
 ChunkId LateDriver::place_of(const void* memory) const {
   const auto piece = static_cast<ChunkId>((static_cast<const char*>(memory) - home_) / static_cast<std::ptrdiff_t>(chunk_bytes_));
-  return places_.contains(piece) && home_of(piece) == memory ? piece : kNone;
-}
-
-bool LateDriver::leads_to(Address at, const std::set<ChunkId>& which) const {
-  const auto found = mapped_.find(at);
-  return found != mapped_.end() && which.contains(static_cast<ChunkId>(found->second));
+  return places_.contains(piece) && home_ + piece * chunk_bytes_ == memory ? piece : kNone;
 }
 
 Status LateDriver::map_run(Address at, std::span<const ChunkId> chunks) {
@@ -152,7 +158,7 @@ Status LateDriver::map_one(Address at, ChunkId chunk) {
 Status LateDriver::unmap_run(Address at, std::size_t chunks) {
   const Lock lock(mutex_);
   for (std::size_t i = 0; i < chunks; ++i) {
-    if (!leads_to(at + i * chunk_bytes_, existing_)) return {Code::illegal, "unmap", 0};
+    if (!leads_to(mapped_, at + i * chunk_bytes_, existing_)) return {Code::illegal, "unmap", 0};
   }
   for (std::size_t i = 0; i < chunks; ++i) {
     if (!unmap_one(at + i * chunk_bytes_).ok()) fatal("addresses of the late device cannot be closed");
@@ -170,28 +176,26 @@ Status LateDriver::unmap_one(Address at) {
   return close_again(at, chunk_bytes_) ? kOk : Status{Code::failed, "unmap", errno};
 }
 
-Status LateDriver::copy(Lane lane, ChunkId chunk, std::function<void()> body, Ticket* ticket) {
-  return issue(lane, work_.push(number(lane), {std::move(body), {}, chunk}), ticket);
-}
-
 Status LateDriver::copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) {
   const Lock lock(mutex_);
-  return copy(Lane::out, from, [to = to.memory, at = home_ + from * chunk_bytes_, bytes] { std::memcpy(to, at, bytes); }, ticket);
+  auto body = [to = to.memory, at = home_ + from * chunk_bytes_, bytes] { std::memcpy(to, at, bytes); };
+  return issue(Lane::out, work_.push(number(Lane::out), {body, {}, from}), ticket);
 }
 
 Status LateDriver::copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) {
   const Lock lock(mutex_);
-  return copy(Lane::in, to, [from = from.memory, at = home_ + to * chunk_bytes_, bytes] { std::memcpy(at, from, bytes); }, ticket);
+  auto body = [from = from.memory, at = home_ + to * chunk_bytes_, bytes] { std::memcpy(at, from, bytes); };
+  return issue(Lane::in, work_.push(number(Lane::in), {body, {}, to}), ticket);
 }
 
 CopyState LateDriver::poll(Ticket ticket, int*) {
   const Lock lock(mutex_);
-  return work_.poll(point(ticket)) ? CopyState::done : CopyState::pending;
+  return work_.poll(point(tickets_, ticket)) ? CopyState::done : CopyState::pending;
 }
 
 void LateDriver::wait(Ticket ticket) {
   const Lock lock(mutex_);
-  work_.wait(point(ticket));
+  work_.wait(point(tickets_, ticket));
 }
 
 Status LateDriver::adopt(void* stream, Lane* lane) {
@@ -220,9 +224,9 @@ Status LateDriver::mark(Lane lane, Ticket* ticket) {
 Status LateDriver::order(Lane later, Ticket earlier) {
   const Lock lock(mutex_);
   if (later >= Lane::first_stream && kind_ == Compute::at_once) {
-    work_.wait(point(earlier));
+    work_.wait(point(tickets_, earlier));
   } else {
-    work_.order(number(later), point(earlier));
+    work_.order(number(later), point(tickets_, earlier));
   }
   return kOk;
 }
@@ -251,7 +255,7 @@ Status LateDriver::read_stamps(std::vector<std::uint64_t>* passed) {
 LiveHandles LateDriver::live() const {
   const Lock lock(mutex_);
   LiveHandles live{reservations_.size(), existing_.size(), 0, 0, 0, places_.size()};
-  for (const auto& mapping : mapped_) ++(leads_to(mapping.first, places_) ? live.host_mappings : live.mappings);
+  for (const auto& mapping : mapped_) ++(leads_to(mapped_, mapping.first, places_) ? live.host_mappings : live.mappings);
   return live;
 }
 

@@ -52,16 +52,11 @@ class LateDriver final : public OrderedDriver {
   LiveHandles live() const override;
 
  private:
-  static LateWork::Lane number(Lane lane) { return static_cast<LateWork::Lane>(lane); }
-  void* home_of(ChunkId chunk) const { return home_ + chunk * chunk_bytes_; }
   ChunkId place_of(const void* memory) const;
-  bool leads_to(Address at, const std::set<ChunkId>& which) const;
   void forget(ChunkId chunk);
   Status map_one(Address at, ChunkId chunk);
   Status unmap_one(Address at);
-  Status copy(Lane lane, ChunkId chunk, std::function<void()> body, Ticket* ticket);
   Status issue(Lane lane, LateWork::Point end, Ticket* ticket);
-  LateWork::Point point(Ticket ticket) const { return tickets_.at(number(ticket.lane)).at(ticket.number - 1); }
 
   const Bytes chunk_bytes_;
   const std::size_t most_;
@@ -70,7 +65,7 @@ class LateDriver final : public OrderedDriver {
   const bool offers_places_;
   mutable std::mutex mutex_;
   int file_ = -1;
-  char* home_ = nullptr;
+  char* home_ = nullptr;  // chunk by chunk
   std::size_t capacity_ = 0;
   std::vector<ChunkId> unused_;
   std::set<ChunkId> existing_, places_;  // of the same memory

@@ -145,7 +145,7 @@ TEST(a_team_shares_the_pieces_of_copies) {
   constexpr Bytes kLarge = Bytes{1} << 20;  // four pieces
   constexpr std::size_t kCopies = 6;
   HostDriver driver(kLarge, 0, team_of_three);
-  CHECK(driver.moves_in_wait());
+  CHECK(driver.hands() == Hands::in_wait);
   auto store = make_ram_store(kLarge, kCopies * kLarge);
   Address base = 0;
   CHECK(driver.set_capacity(kCopies).ok() && driver.reserve(kLarge, &base).ok());
@@ -184,7 +184,7 @@ TEST(hands_move_bytes_and_the_link_ends_copies_in_its_own_time) {
   constexpr Bytes kLarge = Bytes{1} << 20;
   constexpr std::size_t kCopies = 3;
   HostDriver driver(kLarge, 10e6, team_of_three);  // a tenth of a second a copy
-  CHECK(!driver.moves_in_wait());
+  CHECK(driver.hands() == Hands::between);
   auto store = make_ram_store(kLarge, kCopies * kLarge);
   Address base = 0;
   CHECK(driver.set_capacity(1).ok() && driver.reserve(kLarge, &base).ok());

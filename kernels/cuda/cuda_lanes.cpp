@@ -1,8 +1,6 @@
-// The lanes of the CUDA driver: copies, tickets, streams. See driver_cuda.h.
+#include "cuda/cuda_lanes.h"
 
 #include <algorithm>
-
-#include "cuda/driver_cuda.h"
 
 namespace vt {
 
@@ -11,17 +9,40 @@ constexpr std::size_t kMostLanes = static_cast<std::size_t>(Ticket::Lane::none);
 Status illegal(const char* call) { return {Code::illegal, call, 0}; }
 }  // namespace
 
-Status CudaDriver::keep_events(std::size_t count) {
+CudaLanes::CudaLanes(const CudaContext& context) : context_(context), api_(context.api), lines_(2) {
+  const Current current(context_);
+  for (Line& line : lines_) {
+    if (const CUresult result = api_.cuStreamCreate_(&line.stream, CU_STREAM_NON_BLOCKING); result != CUDA_SUCCESS) {
+      throw InvalidUse("no stream for copies can be had: " + api_.describe(result));
+    }
+  }
+}
+
+CudaLanes::~CudaLanes() {
+  const Current current(context_);
+  for (Line& line : lines_) {
+    for (const Pending& pending : line.pending) {
+      events_.push_back(pending.end);
+      if (pending.begin != nullptr) events_.push_back(pending.begin);
+    }
+  }
+  events_.insert(events_.end(), stamps_.begin(), stamps_.end());
+  for (const CUevent event : events_) (void)api_.cuEventDestroy_(event);
+  (void)api_.cuStreamDestroy_(lines_[0].stream);
+  (void)api_.cuStreamDestroy_(lines_[1].stream);
+}
+
+Status CudaLanes::keep_events(std::size_t count) {
   while (events_.size() < count) {
     CUevent made = nullptr;
-    const Status status = check("cuEventCreate", api_.cuEventCreate_(&made, CU_EVENT_DEFAULT));
+    const Status status = cuda_status("cuEventCreate", api_.cuEventCreate_(&made, CU_EVENT_DEFAULT));
     if (!status.ok()) return status;
     events_.push_back(made);
   }
   return kOk;
 }
 
-Status CudaDriver::event(CUevent* event) {
+Status CudaLanes::event(CUevent* event) {
   const Status status = keep_events(1);
   if (!status.ok()) return status;
   *event = events_.back();
@@ -30,16 +51,16 @@ Status CudaDriver::event(CUevent* event) {
 }
 
 // An event that ends what the lane was asked for so far. Pre: the context is current, mutex_ is held.
-Status CudaDriver::record(Ticket::Lane lane, CUevent* end) {
+Status CudaLanes::record(Ticket::Lane lane, CUevent* end) {
   Status status = event(end);
   if (!status.ok()) return status;
-  status = check("cuEventRecord", api_.cuEventRecord_(*end, line(lane).stream));
+  status = cuda_status("cuEventRecord", api_.cuEventRecord_(*end, line(lane).stream));
   if (!status.ok()) events_.push_back(*end);
   return status;
 }
 
 // The same with a ticket.
-Status CudaDriver::issue(Ticket::Lane lane, CUevent begin, Ticket* ticket) {
+Status CudaLanes::issue(Ticket::Lane lane, CUevent begin, Ticket* ticket) {
   Line& line = this->line(lane);
   CUevent end = nullptr;
   const Status status = record(lane, &end);
@@ -49,22 +70,18 @@ Status CudaDriver::issue(Ticket::Lane lane, CUevent begin, Ticket* ticket) {
   return kOk;
 }
 
-Status CudaDriver::copy(Ticket::Lane lane, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
-  const char* call = lane == Ticket::Lane::out ? "copy_out" : "copy_in";
-  const Current current(*this);
+Status CudaLanes::copy(Ticket::Lane lane, Address home, void* memory, Bytes bytes, Ticket* ticket) {
+  const Current current(context_);
   std::lock_guard lock(mutex_);
-  if (chunk >= chunks_.size() || !chunks_[chunk].exists || place.memory == nullptr || bytes == 0 || bytes > chunk_bytes_) {
-    return illegal(call);
-  }
-  const CUdeviceptr home = static_cast<CUdeviceptr>(chunks_[chunk].home);
+  const auto device = static_cast<CUdeviceptr>(home);
   const CUstream stream = line(lane).stream;
   CUevent begin = nullptr;
   Status status = keep_events(2);
   if (status.ok()) status = event(&begin);
-  if (status.ok()) status = check("cuEventRecord", api_.cuEventRecord_(begin, stream));
+  if (status.ok()) status = cuda_status("cuEventRecord", api_.cuEventRecord_(begin, stream));
   if (status.ok()) {
-    status = check(call, lane == Ticket::Lane::out ? api_.cuMemcpyDtoHAsync_(place.memory, home, bytes, stream)
-                                                   : api_.cuMemcpyHtoDAsync_(home, place.memory, bytes, stream));
+    status = lane == Ticket::Lane::out ? cuda_status("copy_out", api_.cuMemcpyDtoHAsync_(memory, device, bytes, stream))
+                                       : cuda_status("copy_in", api_.cuMemcpyHtoDAsync_(device, memory, bytes, stream));
   }
   if (!status.ok()) {
     if (begin != nullptr) events_.push_back(begin);
@@ -77,16 +94,8 @@ Status CudaDriver::copy(Ticket::Lane lane, ChunkId chunk, const HostPlace& place
   fatal("a copy that was asked for cannot be followed: " + describe(status));
 }
 
-Status CudaDriver::copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) {
-  return copy(Ticket::Lane::out, from, to, bytes, ticket);
-}
-
-Status CudaDriver::copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) {
-  return copy(Ticket::Lane::in, to, from, bytes, ticket);
-}
-
 // Sees which tickets are passed, and takes their events back. Pre: the context is current, mutex_ is held.
-void CudaDriver::collect(Line& line) {
+void CudaLanes::collect(Line& line) {
   while (!line.pending.empty()) {
     const Pending& oldest = line.pending.front();
     const CUresult result = api_.cuEventQuery_(oldest.end);
@@ -107,8 +116,8 @@ void CudaDriver::collect(Line& line) {
   }
 }
 
-CopyState CudaDriver::poll(Ticket ticket, int* error) {
-  const Current current(*this);
+CopyState CudaLanes::poll(Ticket ticket, int* error) {
+  const Current current(context_);
   std::lock_guard lock(mutex_);
   Line& line = this->line(ticket.lane);
   if (ticket.number > line.passed) collect(line);
@@ -119,8 +128,8 @@ CopyState CudaDriver::poll(Ticket ticket, int* error) {
   return ticket.number <= line.passed ? CopyState::done : CopyState::pending;
 }
 
-void CudaDriver::wait(Ticket ticket) {
-  const Current current(*this);
+void CudaLanes::wait(Ticket ticket) {
+  const Current current(context_);
   for (;;) {
     CUevent end = nullptr;
     {
@@ -135,12 +144,17 @@ void CudaDriver::wait(Ticket ticket) {
   }
 }
 
-LaneTimes CudaDriver::times(Ticket::Lane lane) const {
+LaneTimes CudaLanes::times(Ticket::Lane lane) const {
   std::lock_guard lock(mutex_);
   return {static_cast<std::uint64_t>(lines_[static_cast<std::size_t>(lane)].busy_ms * 1e6), 0};
 }
 
-Status CudaDriver::adopt(void* stream, Ticket::Lane* lane) {
+std::size_t CudaLanes::copies() const {
+  std::lock_guard lock(mutex_);
+  return lines_[0].pending.size() + lines_[1].pending.size();
+}
+
+Status CudaLanes::adopt(void* stream, Ticket::Lane* lane) {
   std::lock_guard lock(mutex_);
   const auto found = adopted_.find(stream);
   if (found != adopted_.end()) {
@@ -153,25 +167,25 @@ Status CudaDriver::adopt(void* stream, Ticket::Lane* lane) {
   return kOk;
 }
 
-Status CudaDriver::mark(Ticket::Lane lane, Ticket* ticket) {
-  const Current current(*this);
+Status CudaLanes::mark(Ticket::Lane lane, Ticket* ticket) {
+  const Current current(context_);
   std::lock_guard lock(mutex_);
   collect(line(lane));
   return issue(lane, nullptr, ticket);
 }
 
-Status CudaDriver::order(Ticket::Lane later, Ticket earlier) {
-  const Current current(*this);
+Status CudaLanes::order(Ticket::Lane later, Ticket earlier) {
+  const Current current(context_);
   std::lock_guard lock(mutex_);
   Line& before = line(earlier.lane);
   if (earlier.number == 0 || earlier.number > before.issued) return illegal("order");
   if (earlier.number <= before.passed) return kOk;
   const CUevent end = before.pending[earlier.number - before.pending.front().number].end;
-  return check("cuStreamWaitEvent", api_.cuStreamWaitEvent_(line(later).stream, end, 0));
+  return cuda_status("cuStreamWaitEvent", api_.cuStreamWaitEvent_(line(later).stream, end, 0));
 }
 
-Status CudaDriver::stamp(Ticket::Lane lane) {
-  const Current current(*this);
+Status CudaLanes::stamp(Ticket::Lane lane) {
+  const Current current(context_);
   std::lock_guard lock(mutex_);
   CUevent moment = nullptr;
   const Status status = record(lane, &moment);
@@ -179,13 +193,13 @@ Status CudaDriver::stamp(Ticket::Lane lane) {
   return status;
 }
 
-Status CudaDriver::read_stamps(std::vector<std::uint64_t>* passed) {
-  const Current current(*this);
+Status CudaLanes::read_stamps(std::vector<std::uint64_t>* passed) {
+  const Current current(context_);
   std::lock_guard lock(mutex_);
   Status status = kOk;
   for (const CUevent moment : stamps_) {
     float ms = 0;
-    if (status.ok()) status = check("cuEventElapsedTime", api_.cuEventElapsedTime_(&ms, stamps_.front(), moment));
+    if (status.ok()) status = cuda_status("cuEventElapsedTime", api_.cuEventElapsedTime_(&ms, stamps_.front(), moment));
     passed->push_back(static_cast<std::uint64_t>(std::max(ms, 0.0F) * 1e6));
   }
   events_.insert(events_.end(), stamps_.begin(), stamps_.end());

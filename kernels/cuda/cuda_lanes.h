@@ -1,0 +1,67 @@
+// The lanes of a CUDA device: copies, tickets, streams and the order of their work, told by events.
+//
+// Covers: what driver_ordered.h says of lanes and tickets, for memory that the caller answers for.
+// Leaves: which memory (driver_cuda.h). Thread-safety: all calls may come from any thread.
+#pragma once
+
+#include <deque>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/cuda_device.h"
+#include "device/driver.h"
+
+namespace vt {
+
+class CudaLanes {
+ public:
+  // Throws InvalidUse if there are no streams to be had. `context` outlives it.
+  explicit CudaLanes(const CudaContext& context);
+  ~CudaLanes();
+  CudaLanes(const CudaLanes&) = delete;
+  CudaLanes& operator=(const CudaLanes&) = delete;
+
+  // From `home` to `memory` on the lane out, back on the lane in.
+  Status copy(Ticket::Lane lane, Address home, void* memory, Bytes bytes, Ticket* ticket);
+  CopyState poll(Ticket ticket, int* error);
+  void wait(Ticket ticket);
+  LaneTimes times(Ticket::Lane lane) const;
+  std::size_t copies() const;  // tickets of copies that were not seen to be passed
+  Status adopt(void* stream, Ticket::Lane* lane);
+  Status mark(Ticket::Lane lane, Ticket* ticket);
+  Status order(Ticket::Lane later, Ticket earlier);
+  Status stamp(Ticket::Lane lane);
+  Status read_stamps(std::vector<std::uint64_t>* passed);
+
+ private:
+  struct Pending {
+    std::uint64_t number;
+    CUevent begin, end;  // begin: of a copy, for its time; else nullptr
+  };
+  // A stream, and the events of its tickets that were not seen to be passed.
+  struct Line {
+    CUstream stream = nullptr;
+    std::uint64_t issued = 0, passed = 0;
+    std::deque<Pending> pending;
+    double busy_ms = 0;
+    bool broken = false;
+  };
+
+  Line& line(Ticket::Lane lane) { return lines_[static_cast<std::size_t>(lane)]; }
+  Status keep_events(std::size_t count);  // so many are at hand
+  Status event(CUevent* event);
+  Status record(Ticket::Lane lane, CUevent* event);
+  Status issue(Ticket::Lane lane, CUevent begin, Ticket* ticket);
+  void collect(Line& line);
+
+  const CudaContext& context_;
+  const CudaApi& api_;
+  mutable std::mutex mutex_;
+  std::deque<Line> lines_;         // by lane; references stay valid
+  std::unordered_map<void*, Ticket::Lane> adopted_;
+  std::vector<CUevent> stamps_;
+  std::vector<CUevent> events_;    // to be used again
+};
+
+}  // namespace vt
