@@ -108,15 +108,14 @@ void Arrivals::wake_pump() {
 void Arrivals::run_pump() {
   Lock lock(mutex_);
   while (!stops_) {
+    moves_.reap();
+    pump();  // before it waits: others may have seen the copy end that it would wait for
     const auto ticket = copies_.oldest(Lane::out);
     if (line_.empty() || demand_.any() || !ticket) {
       demand_.wait(lock);
     } else {
       moves_.wait_for(lock, *ticket, false);
     }
-    if (stops_) return;
-    moves_.reap();
-    pump();
   }
 }
 

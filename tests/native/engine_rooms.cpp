@@ -1,0 +1,389 @@
+// The engine's rooms by themselves: what each header says, where it does not depend on the kind of device (kind_contract.cpp has that).
+
+#include <unistd.h>
+
+#include "rooms.h"
+
+using namespace vt;
+
+namespace {
+
+const void* pointer(Address at) { return reinterpret_cast<const void*>(at); }
+PlannedMove all_of(Range& range) { return {&range, range.serial, 0, range.chunks}; }
+
+}  // namespace
+
+// --- range_table.h --------------------------------------------------------------------------------------------
+
+TEST(an_address_leads_to_its_range_while_it_is_shown) {
+  Rooms r(immediate_device);
+  Range* range = r.ranges.make(3);
+  CHECK(r.ranges.contains(pointer(range->base)) && r.ranges.find(pointer(range->base)) == nullptr);
+  r.ranges.show(*range);
+  for (const Bytes offset : {Bytes{0}, kPiece, 3 * kPiece - 1}) {
+    CHECK(r.ranges.find(pointer(range->base + offset)) == range);
+  }
+  CHECK(r.ranges.find(pointer(range->base + 3 * kPiece)) == nullptr && r.ranges.find(&r) == nullptr);
+  CHECK(r.ranges.find_live(pointer(range->base)) == nullptr);
+  r.ranges.begin(*range, 2 * kPiece + 1);
+  CHECK(r.ranges.find_live(pointer(range->base)) == range && r.ranges.live() == 1);
+  CHECK(r.ground.counters.tensor_bytes.current == 2 * kPiece + 1 && r.ground.counters.wanted_bytes.current == 3 * kPiece);
+  r.ranges.end(*range);
+  r.ranges.hide(*range);
+  r.ranges.retire(*range);
+  CHECK(r.ranges.live() == 0 && r.ranges.validate(true).empty());
+  CHECK(r.ranges.make(3) == range);  // the record is used again
+}
+
+TEST(tensors_are_listed_in_the_order_of_their_birth) {
+  Rooms r(immediate_device, 8);
+  Range& first = r.tensor(1);
+  Range& second = r.tensor(2);
+  r.freed.bury(first, true);
+  Range& third = r.tensor(1);  // the same record, another tensor
+  CHECK(&third == &first && third.serial > second.serial);
+  CHECK((r.ranges.living() == std::vector<Range*>{&second, &third}));
+  r.close();
+}
+
+// --- roster.h -------------------------------------------------------------------------------------------------
+
+TEST(counts_follow_every_event) {
+  Rooms r(immediate_device);
+  Range& range = r.tensor(2);
+  const Amount& absent = r.ground.counters.absent_bytes;
+  const Amount& borrowed = r.ground.counters.borrowed_bytes;
+  CHECK(r.roster.ranges().size() == 1 && range.resident == 2 && range.missing == 0);
+  r.send(range, 0);
+  CHECK(absent.current == kPiece && range.resident == 1 && range.missing == 1);
+  r.send(range, 1);
+  CHECK(absent.current == 2 * kPiece && r.roster.ranges().empty());
+  CHECK(r.slots.borrow(range, 1).ok() && absent.current == 2 * kPiece && borrowed.current == kPiece);
+  CHECK(r.slots.withdraw(range, 1).ok() && borrowed.current == 0);
+  r.fetch(range, 0);
+  CHECK(absent.current == kPiece && r.roster.ranges().size() == 1);
+  r.close();
+  CHECK(absent.current == 0);
+}
+
+TEST(a_wrong_count_is_noticed) {
+  Rooms r(immediate_device);
+  Range& range = r.tensor(2);
+  CHECK(r.roster.validate(range).empty());
+  const auto broken_by = [&](auto breaks, auto mends) {
+    breaks();
+    CHECK(!r.roster.validate(range).empty());
+    mends();
+    CHECK(r.roster.validate(range).empty());
+  };
+  broken_by([&] { ++range.resident; }, [&] { --range.resident; });
+  broken_by([&] { ++range.missing; }, [&] { --range.missing; });
+  broken_by([&] { ++range.clean; }, [&] { --range.clean; });
+  broken_by([&] { ++range.part_pins; }, [&] { --range.part_pins; });
+  broken_by([&] { range.parts[0].state = State::absent; }, [&] { range.parts[0].state = State::resident; });
+  r.close();
+}
+
+// --- chunks.h -------------------------------------------------------------------------------------------------
+
+TEST(who_left_a_chunk_is_told_to_the_next) {
+  Rooms r(immediate_device, 1);
+  Range& first = r.tensor(1);
+  CHECK(first.parts[0].took_from == 0);
+  r.send(first, 0);
+  Range& second = r.tensor(1);
+  CHECK(second.parts[0].took_from == first.base);
+  r.freed.bury(second, false);
+  r.fetch(first, 0);
+  CHECK(first.parts[0].took_from == 0);  // of a tensor that died there is no more to tell
+  r.close();
+}
+
+TEST(cached_chunks_are_held_but_not_used) {
+  Rooms r(immediate_device);
+  Range& range = r.tensor(3);
+  CHECK(r.chunks.used() == 3 && r.chunks.peak_used() == 3);
+  r.freed.bury(range, true);
+  CHECK(r.pool.held() == 3 && r.chunks.idle() == 3 && r.chunks.used() == 0 && r.chunks.peak_used() == 3);
+  r.chunks.reset_peak();
+  CHECK(r.chunks.peak_used() == 0);
+  CHECK(r.freed.give_up_oldest() && r.pool.held() == 0 && r.chunks.idle() == 0 && !r.freed.give_up_oldest());
+  r.close();
+}
+
+// --- pins.h, demand.h -----------------------------------------------------------------------------------------
+
+TEST(pins_of_parts_are_counted_and_dated) {
+  Rooms r(immediate_device);
+  Range& range = r.tensor(3);
+  const Use part{&range, 1, 3, false, false};
+  r.ground.clock = 40;
+  r.pins.pin(part);
+  CHECK(range.part_pins == 2 && range.parts[0].pins == 0 && range.parts[2].pins == 1 && range.pinned());
+  CHECK((range.part_use == std::vector<Tick>{0, 40, 40}));
+  r.pins.unpin(part);
+  CHECK(range.part_pins == 0 && !range.pinned());
+  r.close();
+}
+
+TEST(graces_end_one_by_one_all_at_once_or_with_their_tensor) {
+  Rooms r(immediate_device);
+  Range& range = r.tensor(3);
+  Range& other = r.tensor(1);
+  const auto grace = [&](Range& of, std::uint32_t index) {
+    const Use use{&of, index, index + 1, false, false};
+    r.pins.pin(use);
+    r.pins.keep(use, 2);
+  };
+  grace(range, 0);
+  grace(range, 1);
+  grace(other, 0);
+  CHECK(range.parts[0].pins == 0 && range.parts[1].pins == 1 && other.parts[0].pins == 1);  // two are kept
+  r.pins.forget(other);
+  CHECK(other.part_pins == 0 && range.part_pins == 1);
+  CHECK(r.pins.release_graces() && range.part_pins == 0 && !r.pins.release_graces());
+  r.close();
+}
+
+TEST(planned_arrivals_stand_back_while_somebody_needs_a_chunk) {
+  Rooms r(immediate_device);
+  Range& range = r.tensor(2, 'a');
+  r.send(range, 0);
+  r.send(range, 1);
+  {
+    const Demand::Taking taking(r.demand);
+    const PlannedMove in = all_of(range);
+    r.arrivals.move({}, {&in, 1});
+    CHECK(r.copies.under_way(Lane::in) == 0 && r.arrivals.wait());
+  }
+  r.arrivals.pump();
+  CHECK(!r.arrivals.wait() && r.ground.counters.prefetches == 2);
+  r.finish();
+  CHECK(range.missing == 0 && r.holds(range, 'a'));
+  r.close();
+}
+
+// --- eviction.h -----------------------------------------------------------------------------------------------
+
+TEST(the_longest_unused_leaves_first) {
+  Rooms r(immediate_device);
+  Range& first = r.tensor(1);
+  Range& second = r.tensor(2);
+  first.last_use = r.ground.now() + 1;
+  r.ground.clock = r.ground.now() + 2;
+  CHECK(r.eviction.evict_some(1).ok());
+  r.finish();
+  CHECK(first.resident == 1 && second.resident == 1);  // exactly as many as are needed
+  r.close();
+}
+
+TEST(size_and_staleness_weigh_against_each_other) {
+  EngineConfig config;
+  config.order = Order::size_staleness;
+  Rooms r(immediate_device, 8, 64, config);
+  Range& small = r.tensor(1);
+  Range& large = r.tensor(4);
+  small.last_use = 10;
+  large.last_use = 30;
+  r.ground.clock = 50;  // staleness 41 and 21, times one and four chunks
+  CHECK(r.eviction.evict_some(1).ok());
+  r.finish();
+  CHECK(small.resident == 1 && large.resident == 3);
+  r.close();
+}
+
+TEST(whole_tensors_leave_where_that_is_asked_for) {
+  EngineConfig config;
+  config.granularity = Granularity::tensor;
+  Rooms r(immediate_device, 4, 64, config);
+  Range& range = r.tensor(3);
+  CHECK(r.eviction.evict_some(1).ok());
+  r.finish();
+  CHECK(range.resident == 0);
+  r.close();
+}
+
+TEST(an_operation_that_pins_first_keeps_its_range) {
+  Rooms r(immediate_device);
+  Range& range = r.tensor(2);
+  range.pins = 1;
+  bool pinned = false;
+  CHECK(r.eviction.leave(range, 0, &pinned).ok() && pinned);
+  CHECK(range.missing == 0 && range.resident == 2);  // the mark is taken back
+  CHECK(r.eviction.evict_some(1).code == Code::nothing_leaves);
+  range.pins = 0;
+  r.close();
+}
+
+// --- supply.h, allocation.h, freed.h --------------------------------------------------------------------------
+
+TEST(what_freed_tensors_keep_is_taken_before_anything_leaves) {
+  Rooms r(immediate_device);
+  Range& dead = r.tensor(2);
+  Range& alive = r.tensor(2);
+  r.freed.bury(dead, true);
+  Range& larger = r.tensor(1);  // of another size, so the cached one is given up
+  CHECK(alive.resident == 2 && larger.resident == 1 && r.ground.counters.evictions == 0 && r.chunks.idle() == 0);
+  r.close();
+}
+
+TEST(the_budget_changes_as_far_as_it_can) {
+  Rooms r(immediate_device);
+  Range& range = r.tensor(4, 'a');
+  r.supply.resize(r.lock, 2);
+  r.check();
+  CHECK(r.pool.capacity() == 2 && range.resident == 2);
+  range.pins = 1;
+  bool refused = false;
+  try {
+    r.supply.resize(r.lock, 1);
+  } catch (const OutOfMemory&) {
+    refused = true;
+  }
+  CHECK(refused && r.pool.capacity() == 2 && range.resident == 2);
+  range.pins = 0;
+  r.supply.resize(r.lock, 6);
+  r.fetch(range, 0);
+  r.fetch(range, 1);
+  CHECK(r.holds(range, 'a') && !r.demand.any());
+  r.close();
+}
+
+TEST(everything_that_is_not_pinned_leaves_when_asked) {
+  Rooms r(immediate_device);
+  Range& first = r.tensor(2);
+  Range& second = r.tensor(1);
+  first.pins = 1;
+  r.supply.evict_all(r.lock);
+  r.check();
+  CHECK(first.resident == 2 && second.resident == 0 && r.pool.held() == 2);
+  first.pins = 0;
+  r.close();
+}
+
+TEST(an_allocation_that_fails_changes_nothing) {
+  EngineConfig config;
+  config.oversize = Oversize::raise;
+  Rooms r(immediate_device, 4, 64, config);
+  Range& pinned = r.tensor(2, 'a');
+  pinned.pins = 1;
+  Range* none = nullptr;
+  CHECK(r.allocation.make(r.lock, 3 * kPiece, "test", Lane::none, &none).code == Code::nothing_leaves);
+  CHECK(none == nullptr && r.pool.held() == 2 && r.ranges.live() == 1);
+  CHECK(r.allocation.make(r.lock, r.ranges.window() + 1, "test", Lane::none, &none).code == Code::failed);
+  r.check();
+  pinned.pins = 0;
+  r.close();
+}
+
+// --- slots.h --------------------------------------------------------------------------------------------------
+
+TEST(clean_pieces_give_up_their_slots_before_anything_fails) {
+  Rooms r(immediate_device, 4, 2);
+  Range& range = r.tensor(2, 'a');
+  r.send(range, 0);
+  r.send(range, 1);
+  r.fetch(range, 0);
+  r.fetch(range, 1);
+  CHECK(range.clean == 2 && r.store->held() == 2);
+  int swept = 0;
+  r.slots.when_full([&] { ++swept; });
+  Range& other = r.tensor(1, 'b');
+  r.send(other, 0);
+  CHECK(swept == 1 && range.clean == 0 && r.store->held() == 1 && r.holds(range, 'a'));
+  r.close();
+}
+
+// --- uses.h ---------------------------------------------------------------------------------------------------
+
+TEST(what_an_operation_uses_is_there_or_borrowed) {
+  Rooms r(immediate_device, 2);
+  Range& first = r.tensor(2, 'a');
+  Range& second = r.tensor(2, 'b');  // first leaves
+  CHECK(first.resident == 0);
+  const Use uses[] = {{&first, 0, 2, false, false}, {&second, 0, 2, true, false}};
+  for (const Use& use : uses) r.pins.pin(use);
+  r.uses.fetch(r.lock, uses, "test");
+  CHECK(r.holds(first, 'a') && r.holds(second, 'b') && r.ground.counters.borrowed_bytes.current == 2 * kPiece);
+  for (const Use& use : uses) r.pins.unpin(use);
+  r.check();
+  r.uses.fetch(r.lock, {uses, 1}, "test");  // alone it fits
+  CHECK(first.missing == 0 && r.ground.counters.borrowed_bytes.current == 0);
+  r.close();
+}
+
+TEST(a_touch_brings_one_piece_and_tells_a_write) {
+  Rooms r(immediate_device, 8);
+  Range& range = r.tensor(3, 'a');
+  r.send(range, 1);
+  CHECK(r.uses.on_fault(r.lock, range.base + kPiece + 5) == FaultOutcome::served);
+  CHECK(range.missing == 0 && r.ground.counters.faults == 1 && range.parts[1].clean() && range.parts[1].pins == 1);
+  CHECK(r.uses.on_fault(r.lock, range.base + kPiece) == FaultOutcome::served && !range.parts[1].clean());
+  CHECK(r.uses.on_fault(r.lock, range.base) == FaultOutcome::idle);
+  CHECK(r.uses.on_fault(r.lock, range.base + 3 * kPiece) == FaultOutcome::foreign);
+  r.pins.release_graces();
+  r.close();
+}
+
+// --- arrivals.h -----------------------------------------------------------------------------------------------
+
+TEST(a_plan_is_advice) {
+  Rooms r(immediate_device);
+  Range& range = r.tensor(2, 'a');
+  PlannedMove stale = all_of(range), pinned = all_of(range);
+  ++stale.serial;
+  range.pins = 1;
+  const PlannedMove useless[] = {stale, pinned};
+  r.arrivals.move(useless, useless);
+  r.finish();
+  CHECK(range.resident == 2 && !r.arrivals.wait() && r.ground.counters.prefetches == 0);
+  range.pins = 0;
+  const PlannedMove real = all_of(range);
+  r.arrivals.move({&real, 1}, {});
+  r.finish();
+  CHECK(range.resident == 0);
+  r.close();
+}
+
+TEST(the_pump_starts_what_waits_as_chunks_get_free) {
+  Rooms r(immediate_device, 2);
+  Range& first = r.tensor(2, 'a');
+  Range& second = r.tensor(2, 'b');
+  const PlannedMove out = all_of(second), in = all_of(first);
+  r.arrivals.move({&out, 1}, {&in, 1});  // first waits until second has left
+  for (int i = 0; i < 50'000 && first.missing != 0; ++i) {
+    r.lock.unlock();
+    usleep(100);
+    r.lock.lock();
+    r.moves.reap();
+  }
+  r.finish();
+  CHECK(first.missing == 0 && r.holds(first, 'a') && second.resident == 0);
+  r.close();
+}
+
+// --- inspector.h ----------------------------------------------------------------------------------------------
+
+TEST(what_is_lost_is_noticed) {
+  Rooms r(immediate_device);
+  r.tensor(1);
+  const auto broken = [&] {
+    r.lock.unlock();
+    const std::string words = r.inspector.validate();
+    r.lock.lock();
+    return words;
+  };
+  ChunkId chunk = kNone;
+  CHECK(r.pool.acquire(&chunk).ok() && broken() == "chunks held by vTensors and by the pool differ");
+  r.pool.release(chunk);
+  SlotId slot = kNone;
+  CHECK(r.slots.acquire(&slot).ok() && broken() == "slots held by vTensors and by the store differ");
+  r.slots.give_back(slot);
+  r.ground.counters.absent_bytes.add(1);
+  CHECK(broken() == "absent_bytes is wrong");
+  r.ground.counters.absent_bytes.sub(1);
+  CHECK(broken().empty());
+  r.close();
+}
+
+int main() { return run_native_tests(); }

@@ -1,0 +1,270 @@
+// The contract of mappings.h, slots.h and moves.h, run against every kind of device. A new kind adds one line to kKinds.
+
+#include "rooms.h"
+
+using namespace vt;
+
+namespace {
+
+constexpr MakeDevice kKinds[] = {immediate_device, ordered_device, ordered_device_with_places};
+constexpr MakeDevice kBorrowing[] = {immediate_device, ordered_device_with_places};  // kinds that use the host's memory in place
+
+template <std::size_t N>
+void for_each(const MakeDevice (&kinds)[N], void (*body)(Rooms&), std::size_t budget = 4, std::size_t host_slots = 64) {
+  for (MakeDevice make : kinds) {
+    Rooms rooms(make, budget, host_slots);
+    body(rooms);
+    rooms.close();
+  }
+}
+
+}  // namespace
+
+// --- moves ----------------------------------------------------------------------------------------------------
+
+TEST(what_leaves_comes_back_as_it_was_at_its_address) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(3, 'a');
+    for (const std::uint32_t i : {1u, 0u, 2u}) r.send(range, i);
+    CHECK(range.resident == 0 && range.missing == 3 && r.pool.held() == 0 && r.store->held() == 3);
+    for (const std::uint32_t i : {2u, 1u, 0u}) r.fetch(range, i);
+    CHECK(range.missing == 0 && r.holds(range, 'a'));
+  });
+}
+
+TEST(what_comes_back_may_get_any_chunk) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(2, 'a');
+    r.send(range, 0);
+    r.send(range, 1);
+    Range& other = r.tensor(3, 'b');  // takes both chunks, and a new one
+    r.fetch(range, 1);
+    CHECK(other.resident == 3 && range.parts[1].state == State::resident);
+    const char* second = reinterpret_cast<const char*>(range.base) + kPiece;
+    CHECK(std::all_of(second, second + kPiece, [](char byte) { return byte == 'a'; }) && r.holds(other, 'b'));
+  });
+}
+
+TEST(a_clean_piece_leaves_without_a_copy) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(1, 'a');
+    r.send(range, 0);
+    r.fetch(range, 0);
+    CHECK(range.parts[0].clean() && range.clean == 1);
+    const std::size_t copied = r.copies.done(Lane::out);
+    r.send(range, 0);
+    CHECK(r.copies.done(Lane::out) == copied && r.ground.counters.discards == 1 && range.clean == 0);
+    r.fetch(range, 0);
+    CHECK(r.holds(range, 'a'));
+  });
+}
+
+TEST(what_is_written_is_copied_again) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(1, 'a');
+    r.send(range, 0);
+    r.fetch(range, 0);
+    r.slots.make_dirty(range, 0);
+    CHECK(!range.parts[0].clean() && r.store->held() == 0);
+    r.fill(range, 'b');
+    r.send(range, 0);
+    r.fetch(range, 0);
+    CHECK(r.holds(range, 'b'));
+  });
+}
+
+TEST(what_arrives_to_be_written_keeps_no_slot) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(1, 'a');
+    r.send(range, 0);
+    range.parts[0].write_wanted = true;
+    r.fetch(range, 0);
+    CHECK(!range.parts[0].clean() && r.store->held() == 0);
+  });
+}
+
+TEST(a_full_host_store_changes_nothing) {
+  for_each(
+      kKinds,
+      [](Rooms& r) {
+        Range& range = r.tensor(2, 'a');
+        r.send(range, 0);
+        bool pinned = true;
+        const Status status = r.eviction.leave(range, 1, &pinned);
+        CHECK(status.code == Code::host_full && !pinned);
+        r.finish();
+        CHECK(range.parts[1].state == State::resident && range.resident == 1 && range.missing == 1 && r.pool.held() == 1);
+      },
+      4, 1);
+}
+
+TEST(what_is_fixed_stays) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(1, 'a');
+    CHECK(r.moves.may_leave(range));
+    range.exported = range.fixed = true;
+    CHECK(!r.moves.may_leave(range));
+    CHECK(r.eviction.evict_some(1).code == Code::nothing_leaves);
+  });
+}
+
+TEST(several_arrive_side_by_side) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(3, 'a');
+    for (std::uint32_t i = 0; i < 3; ++i) r.send(range, i);
+    std::vector<ChunkId> chunks(3);
+    for (std::uint32_t i = 0; i < 3; ++i) CHECK(r.supply.take_free(range, i, &chunks[i]).ok());
+    CHECK(r.moves.before_arrivals(range, 0, chunks).ok());
+    for (std::uint32_t i = 0; i < 3; ++i) CHECK(r.moves.arrive(range, i, chunks[i]).ok());
+    r.finish();
+    CHECK(range.missing == 0 && r.holds(range, 'a'));
+  });
+}
+
+TEST(an_address_that_was_given_away_is_readable_and_never_clean) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(2, 'a');
+    r.send(range, 0);
+    r.send(range, 1);
+    r.fetch(range, 1);
+    CHECK(range.clean == 1);
+    r.uses.give_away(r.lock, range);
+    CHECK(range.exported && range.clean == 0 && r.holds(range, 'a'));
+    r.finish();
+    r.fill(range, 'b');
+    CHECK(r.holds(range, 'b'));
+  });
+}
+
+TEST(nothing_is_away_when_managing_ends) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& first = r.tensor(3, 'a');
+    for (std::uint32_t i = 0; i < 3; ++i) r.send(first, i);
+    Range& second = r.tensor(4, 'b');  // all of the budget
+    r.moves.bring_all(r.lock, r.ranges, [&](Range& range, std::uint32_t i) { return r.supply.bring_beyond(range, i); });
+    r.finish();
+    CHECK(r.holds(first, 'a') && r.holds(second, 'b'));
+    r.ground.detached = true;
+  });
+}
+
+// --- slots ----------------------------------------------------------------------------------------------------
+
+TEST(what_is_borrowed_is_used_where_it_waits) {
+  for_each(kBorrowing, [](Rooms& r) {
+    Range& range = r.tensor(1, 'a');
+    r.send(range, 0);
+    CHECK(r.slots.borrow(range, 0).ok() && range.parts[0].state == State::borrowed);
+    CHECK(r.holds(range, 'a') && range.missing == 1);
+    r.fill(range, 'b');
+    r.check();
+    CHECK(r.slots.withdraw(range, 0).ok() && range.parts[0].state == State::absent);
+    r.fetch(range, 0);
+    CHECK(r.holds(range, 'b'));
+  });
+}
+
+TEST(a_tensor_may_begin_its_life_in_the_host_store) {
+  for_each(kBorrowing, [](Rooms& r) {
+    Range& pinned = r.tensor(4, 'a');
+    pinned.pins = 1;
+    Range& range = r.tensor(2, 'b');
+    CHECK(range.resident == 0 && range.parts[0].state == State::borrowed && r.store->held() == 2);
+    CHECK(r.holds(range, 'b') && r.holds(pinned, 'a'));
+    pinned.pins = 0;
+    r.freed.bury(pinned, false);
+    r.fetch(range, 0);
+    r.fetch(range, 1);
+    CHECK(r.holds(range, 'b'));
+  });
+}
+
+TEST(without_host_memory_in_place_an_operation_gets_more_than_the_budget) {
+  Rooms r(ordered_device);
+  CHECK(r.moves.may_overdraw());
+  Range& pinned = r.tensor(4, 'a');
+  pinned.pins = 1;
+  Range& range = r.tensor(2, 'b');
+  CHECK(range.resident == 2 && r.pool.overdrawn() == 2 && r.pool.held() == 6);
+  pinned.pins = 0;
+  r.supply.restore_budget();
+  r.finish();
+  r.supply.quiesce(r.lock);
+  CHECK(r.pool.overdrawn() == 0 && r.pool.held() <= 4);
+  r.close();
+}
+
+// --- mappings -------------------------------------------------------------------------------------------------
+
+TEST(memory_of_a_dead_tensor_can_be_had_again_as_it_is) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(2, 'a');
+    const Address base = range.base;
+    const std::uint64_t remaps = r.ground.counters.remaps;
+    r.freed.bury(range, true);
+    r.check();
+    CHECK(r.chunks.idle() == 2 && r.tensor(2, 'b').base == base && r.chunks.idle() == 0);
+    CHECK(r.ground.counters.remaps == remaps && r.ground.counters.reused == 1);
+  });
+}
+
+TEST(a_chunk_that_was_taken_and_not_used_is_free_again) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(4, 'a');
+    r.send(range, 2);
+    ChunkId chunk = kNone;
+    CHECK(r.supply.take_free(range, 2, &chunk).ok() && r.pool.free() == 0);
+    r.mappings.give_back(chunk);
+    CHECK(r.pool.free() == 1);
+    r.fetch(range, 2);
+    CHECK(r.holds(range, 'a'));
+  });
+}
+
+TEST(a_former_chunk_is_the_one_the_address_leads_to) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(1, 'a');
+    const ChunkId had = range.parts[0].chunk;
+    r.send(range, 0);
+    ChunkId chunk = kNone;
+    if (!r.mappings.take_former(range, 0, true, &chunk)) CHECK(r.supply.take_free(range, 0, &chunk).ok());
+    CHECK(chunk == had);  // it is the only one there is
+    CHECK(!r.mappings.take_former(range, 0, true, &chunk));
+    CHECK(r.moves.arrive(range, 0, chunk).ok());
+    r.finish();
+    CHECK(r.holds(range, 'a'));
+  });
+}
+
+TEST(addresses_of_the_dead_are_kept_or_given_back_but_never_lost) {
+  for_each(kKinds, [](Rooms& r) {
+    for (int round = 0; round < 40; ++round) {
+      Range& first = r.tensor(1 + static_cast<std::uint32_t>(round % 3), 'a');
+      Range& second = r.tensor(1, 'b');
+      r.send(second, 0);
+      r.freed.bury(round % 2 == 0 ? first : second, false);
+      r.check();
+      r.freed.bury(round % 2 == 0 ? second : first, false);
+      r.check();
+    }
+    r.freed.give_up_addresses();
+    r.check();
+  });
+}
+
+TEST(a_pinned_range_outlives_its_tensor) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(2, 'a');
+    range.pins = 1;
+    r.freed.bury(range, false);
+    CHECK(range.life == Life::limbo);
+    r.freed.sweep();
+    CHECK(range.life == Life::limbo && range.parts != nullptr);
+    range.pins = 0;
+    r.finish();
+    r.freed.sweep();
+    CHECK(range.life == Life::unused);
+  });
+}
+
+int main() { return run_native_tests(); }
