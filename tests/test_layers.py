@@ -27,7 +27,7 @@ ENGINE = [  # the rooms of kernels/engine
     {"ground", "messages"},
     {"range_table", "roster", "chunks", "pins", "demand", "fences", "mappings"},
     {"slots", "moves", "streams"},
-    {"immediate", "ordered_mappings"},
+    {"immediate_mappings", "immediate_slots", "immediate_moves", "ordered_mappings"},
     {"ordered_slots"},
     {"ordered_moves"},
     {"kind", "eviction", "freed", "inspector"},

@@ -13,15 +13,14 @@ Status Allocation::make(Lock& lock, Bytes bytes, const char* operation, Lane str
   moves_.reap();
   supply_.restore_budget();
   Range* range = freed_.take(chunks);
-  if (range != nullptr) {
+  if (range != nullptr && range->life == Life::cached) {
     ++ground_.counters.reused;
   } else {
     const Status status = build(lock, chunks, operation, stream, &range);
     if (!status.ok()) return status;
   }
   mappings_.begin(*range, stream);
-  ranges_.begin(*range, bytes);
-  const std::uint32_t missing = roster_.begin(*range);
+  const std::uint32_t missing = roster_.begin(*range, bytes);
   // Three quarters: early enough that the first eviction finds its operations observed and their uses dated.
   if (ground_.counters.wanted_bytes.current > ground_.bytes_of(pool_.capacity()) / 4 * 3) ground_.press();
   if (missing > 0) {
@@ -34,12 +33,9 @@ Status Allocation::make(Lock& lock, Bytes bytes, const char* operation, Lane str
   return kOk;
 }
 
+// Puts memory behind a former range, or behind a new one where there is none.
 Status Allocation::build(Lock& lock, std::uint32_t chunks, const char* operation, Lane stream, Range** built) {
-  Range* range = freed_.take_former(chunks);
-  if (range == nullptr) {
-    freed_.sweep();
-    range = ranges_.make(chunks);
-  }
+  Range* range = *built != nullptr ? *built : ranges_.make(chunks);
   if (range == nullptr) {
     freed_.give_up_addresses();
     range = ranges_.make(chunks);

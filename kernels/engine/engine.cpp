@@ -79,7 +79,7 @@ void Engine::detach() {
 }
 
 void Engine::finish_if_drained(Lock& lock) {
-  if (!ground_.detached || ranges_.live() > 0 || ground_.standing > 0 || drained_) return;
+  if (!ground_.detached || roster_.live() > 0 || ground_.standing > 0 || drained_) return;
   kind_.moves->settle(lock);
   freed_.give_up_all();
   supply_.quiesce(lock);

@@ -21,7 +21,6 @@ void Freed::bury(Range& range, bool keep) {
   mappings_.end(range);
   for (std::uint32_t i = 0; i < range.chunks; ++i) release_part(range, i);
   roster_.end(range);
-  ranges_.end(range);
   if (keep && range.resident == range.chunks) {
     range.life = Life::cached;
     cached_.put(&range);
@@ -72,10 +71,16 @@ void Freed::empty(Range& range) {
 
 Range* Freed::take(std::uint32_t chunks) {
   Range* range = cached_.take(chunks);
-  if (range != nullptr) chunks_.busy(chunks);
+  if (range != nullptr) {
+    chunks_.busy(chunks);
+    return range;
+  }
+  range = take_former(chunks);
+  if (range == nullptr) sweep();  // a new one will be made: of addresses that are out of use, if there are some
   return range;
 }
 
+// One as many of whose former chunks as possible are free: those need not be mapped again.
 Range* Freed::take_former(std::uint32_t chunks) {
   std::vector<ChunkId> free;
   std::uint32_t most = 0;

@@ -37,10 +37,8 @@ class Freed {
   // A range that is no tensor gives up its chunks and slots, and its addresses as soon as they are out of use.
   void empty(Range& range);
 
-  // A cached range of this size, as it is; nullptr if there is none.
+  // A range of this size: cached (Life::cached), chunks and all, or else a former one, which needs chunks; nullptr if there is none.
   Range* take(std::uint32_t chunks);
-  // An emptied one as many of whose former chunks as possible are free: those need not be mapped again. nullptr if there is none.
-  Range* take_former(std::uint32_t chunks);
 
   // Empties the cached range that nobody asked for the longest. False if there is none that can be.
   bool give_up_oldest();
@@ -54,6 +52,7 @@ class Freed {
   void quiesce();
 
  private:
+  Range* take_former(std::uint32_t chunks);
   void release_part(Range& range, std::uint32_t index);
   void keep_former(Range& range);
   void wait_in_limbo(Range& range);

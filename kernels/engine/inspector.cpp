@@ -14,7 +14,7 @@ Snapshot Inspector::snapshot() {
   shot.peak_held_chunks = pool_.peak_held();
   shot.cached_chunks = chunks_.idle();
   shot.peak_used_chunks = chunks_.peak_used();
-  shot.ranges = ranges_.live();
+  shot.ranges = roster_.live();
   shot.slots_peak = slots_.peak();
   shot.moved_out = copies_.moved(Lane::out);
   shot.moved_in = copies_.moved(Lane::in);
@@ -80,8 +80,8 @@ std::string Inspector::validate() {
   const bool whole = ground_.standing == 0;  // else chunks of a range that another thread is making belong to nobody yet
   if (std::string broken = pool_.validate(); !broken.empty()) return broken;
   if (std::string broken = ranges_.validate(whole); !broken.empty()) return broken;
-  std::size_t chunks = 0, slots = 0;
-  Bytes absent = 0;
+  std::size_t chunks = 0, slots = 0, live = 0;
+  Bytes absent = 0, tensor_bytes = 0;
   for (const auto& range : ranges_.records()) {
     if (range->life == Life::cached) chunks += range->chunks;
     if (range->life == Life::limbo) {  // a slot the device uses in place
@@ -90,6 +90,8 @@ std::string Inspector::validate() {
     }
     if (range->life != Life::live) continue;
     if (std::string broken = roster_.validate(*range); !broken.empty()) return broken;
+    ++live;
+    tensor_bytes += range->bytes;
     for (std::uint32_t i = 0; i < range->chunks; ++i) {
       const VTensor& part = range->parts[i];
       chunks += part.chunk != kNone;
@@ -99,6 +101,8 @@ std::string Inspector::validate() {
   }
   if (whole && chunks != pool_.held()) return "chunks held by vTensors and by the pool differ";
   if (whole && slots != slots_.store().held()) return "slots held by vTensors and by the store differ";
+  if (live != roster_.live()) return "the count of live ranges is wrong";
+  if (tensor_bytes != ground_.counters.tensor_bytes.current) return "tensor_bytes is wrong";
   if (absent != ground_.counters.absent_bytes.current) return "absent_bytes is wrong";
   return "";
 }

@@ -1,6 +1,8 @@
 #include "engine/kind.h"
 
-#include "engine/immediate.h"
+#include "engine/immediate_mappings.h"
+#include "engine/immediate_moves.h"
+#include "engine/immediate_slots.h"
 #include "engine/ordered_moves.h"
 
 namespace vt {

@@ -7,7 +7,7 @@
 //
 // Covers: memory behind a new tensor, taking it away, when addresses are out of use.
 // Leaves: choosing chunks (supply.h), moving data (moves.h), host memory at a tensor's address (slots.h).
-// Implementations: immediate.h, ordered_mappings.h. tests/native/kind_contract.cpp holds both to what is said here.
+// Implementations: immediate_mappings.h, ordered_mappings.h. tests/native/kind_contract.cpp holds both to what is said here.
 // Requires: the lock.
 #pragma once
 

@@ -9,7 +9,7 @@
 //
 // Covers: the steps, and their ends.
 // Leaves: who leaves (eviction.h), with which chunk to arrive (supply.h), when (uses.h, arrivals.h).
-// Implementations: immediate.h, ordered_moves.h. tests/native/kind_contract.cpp holds both to what is said here.
+// Implementations: immediate_moves.h, ordered_moves.h. tests/native/kind_contract.cpp holds both to what is said here.
 // Requires: the lock.
 #pragma once
 

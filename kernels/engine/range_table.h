@@ -1,7 +1,7 @@
 // Which tensor an address belongs to: the window of addresses, a table with an entry for each chunk of it, and the records.
 //
-// Covers: making ranges and giving them back, finding the one around an address, which of them are live tensors.
-// Leaves: what is behind the addresses (mappings.h), what becomes of freed ones (freed.h).
+// Covers: making ranges and giving them back, finding the one around an address.
+// Leaves: what is behind the addresses (mappings.h), the lives of tensors (roster.h), what becomes of freed ones (freed.h).
 // Requires: the lock, but for contains() and find(): whoever asks them keeps the range alive, as it holds the tensor.
 #pragma once
 
@@ -45,11 +45,6 @@ class RangeTable {
   void show(Range& range) { fill(range, &range); }
   void hide(Range& range) { fill(range, nullptr); }
 
-  // A tensor's life begins, and ends.
-  void begin(Range& range, Bytes bytes);
-  void end(Range& range);
-
-  std::size_t live() const noexcept { return live_; }
   Bytes window() const noexcept { return ground_.bytes_of(entries_); }
   // Every record ever made, also of ranges that are no tensor now.
   std::span<const std::unique_ptr<Range>> records() const noexcept { return records_; }
@@ -71,8 +66,6 @@ class RangeTable {
   std::unique_ptr<AddressSpace> space_;
   std::vector<std::unique_ptr<Range>> records_;  // never freed: a late unpin always finds memory
   std::vector<Range*> unused_;
-  std::size_t live_ = 0;
-  std::uint64_t serials_ = 0;
 };
 
 }  // namespace vt

@@ -6,7 +6,17 @@ namespace {
 bool in_host(State state) { return state == State::absent || state == State::arriving || state == State::borrowed; }
 }  // namespace
 
-std::uint32_t Roster::begin(Range& range) {
+std::uint32_t Roster::begin(Range& range, Bytes bytes) {
+  range.bytes = bytes;
+  range.life = Life::live;
+  range.exported = range.fixed = false;
+  range.serial = ++serials_;
+  range.tag = {};
+  range.part_use.clear();
+  range.last_use.store(ground_.now(), std::memory_order_relaxed);
+  ++live_;
+  ground_.counters.tensor_bytes.add(bytes);
+  ground_.counters.wanted_bytes.add(ground_.bytes_of(range.chunks));
   range.resident = 0;
   for (std::uint32_t i = 0; i < range.chunks; ++i) {
     if (range.parts[i].state == State::resident) {
@@ -24,6 +34,10 @@ std::uint32_t Roster::begin(Range& range) {
 
 void Roster::end(Range& range) {
   if (range.roster_at != kNone) strike(range);
+  range.freed_at = ground_.now();
+  --live_;
+  ground_.counters.tensor_bytes.sub(range.bytes);
+  ground_.counters.wanted_bytes.sub(ground_.bytes_of(range.chunks));
 }
 
 void Roster::forget(const Range& range, std::uint32_t index) {

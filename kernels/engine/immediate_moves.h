@@ -1,51 +1,14 @@
-// The kind of device on which an operation has ended when its call returns, and threads wait for copies: the processor's own memory.
+// Moves that a thread waits for. See moves.h.
 //
-// Covers: mappings.h, slots.h and moves.h for it. Requires what they require.
+// A leaving vTensor's address is closed, so that nobody changes what is copied; whoever touches it cancels the copy.
+// Covers: moves.h. Requires: the lock.
 #pragma once
 
 #include "engine/chunks.h"
-#include "engine/mappings.h"
 #include "engine/moves.h"
 #include "engine/slots.h"
 
 namespace vt {
-
-class ImmediateMappings final : public Mappings {
- public:
-  ImmediateMappings(Ground& ground, ChunkPool& pool) : ground_(ground), pool_(pool) {}
-
-  Status back(Range& range, std::span<const ChunkId> chunks) override;
-  void take_away(Range& range, std::uint32_t index) override;
-  void give_back(ChunkId chunk) override { pool_.release(chunk); }
-  bool take_former(const Range&, std::uint32_t, bool, ChunkId*) override { return false; }
-  ChunkPool::Take best(bool) const override { return ChunkPool::Take::newest; }
-  void settle_leaving() override {}
-  void begin(Range&, Lane) override {}
-  void end(Range&) override {}
-  bool in_use(const Range&) override { return false; }
-  void wait_until_unused(const Range&) override {}
-  bool keeps(const Range&) const override { return false; }
-  void forget(Range&) override {}
-
- private:
-  Ground& ground_;
-  ChunkPool& pool_;
-};
-
-class ImmediateSlots final : public Slots {
- public:
-  using Slots::Slots;
-
-  bool stays_borrowed(const Range& range, std::uint32_t index, std::size_t own) const override;
-  bool end_borrowed(Range& range, std::uint32_t index) override;
-
- private:
-  Status prepare(Range& range, std::uint32_t index) override;
-  Status prepare_new(Range&, std::uint32_t, SlotId) override { return kOk; }
-  void undo_prepare_new(SlotId) override {}
-  void before_release(const Range&, const VTensor&) override {}
-  void allow_writing(Range& range, std::uint32_t index) override;
-};
 
 class ImmediateMoves final : public Moves {
  public:

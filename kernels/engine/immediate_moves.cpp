@@ -1,57 +1,6 @@
-#include "engine/immediate.h"
+#include "engine/immediate_moves.h"
 
 namespace vt {
-
-// --- what addresses lead to -----------------------------------------------------------------------------------
-
-Status ImmediateMappings::back(Range& range, std::span<const ChunkId> chunks) {
-  for (std::uint32_t i = 0; i < chunks.size(); ++i) {
-    if (chunks[i] == kNone) continue;
-    const Status status = ground_.driver.map(ground_.address_of(range, i), chunks[i], Access::write);
-    if (!status.ok()) {
-      while (i-- > 0) {
-        if (chunks[i] != kNone) take_away(range, i);
-      }
-      return status;
-    }
-    ++ground_.counters.remaps;
-  }
-  return kOk;
-}
-
-void ImmediateMappings::take_away(Range& range, std::uint32_t index) {
-  ground_.must("unmapping a freed tensor", [&] { return ground_.driver.unmap(ground_.address_of(range, index)); });
-}
-
-// --- the host store in place ----------------------------------------------------------------------------------
-
-// What is fixed never moves.
-bool ImmediateSlots::stays_borrowed(const Range& range, std::uint32_t index, std::size_t) const {
-  return range.fixed && range.parts[index].state == State::borrowed;
-}
-
-bool ImmediateSlots::end_borrowed(Range& range, std::uint32_t index) {
-  ground_.must("unmapping a dead tensor", [&] { return ground_.driver.unmap_host(ground_.address_of(range, index)); });
-  return true;
-}
-
-// A slot that a fork has frozen must not be written: its bytes move to a fresh one.
-Status ImmediateSlots::prepare(Range& range, std::uint32_t index) {
-  VTensor& part = range.parts[index];
-  if (store_.writable(part.slot)) return kOk;
-  SlotId fresh = kNone;
-  Status status = acquire(&fresh);
-  if (!status.ok()) return status;
-  status = write_copy(store_.place(part.slot), store_.place(fresh), ground_.chunk_bytes);
-  store_.release(status.ok() ? part.slot : fresh);
-  if (status.ok()) part.slot = fresh;
-  return status;
-}
-
-void ImmediateSlots::allow_writing(Range& range, std::uint32_t index) {
-  ground_.must("making a chunk writable",
-               [&] { return ground_.driver.protect(ground_.address_of(range, index), Access::write); });
-}
 
 // --- out ------------------------------------------------------------------------------------------------------
 
