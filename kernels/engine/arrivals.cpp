@@ -31,7 +31,7 @@ void Arrivals::leave(const PlannedMove& move) {
   }
 }
 
-void Arrivals::pump() {
+void Arrivals::start() {
   while (!line_.empty() && !demand_.any() && pump_run()) {
   }
   note_line();

@@ -33,7 +33,9 @@ class Arrivals {
   // over: a plan is advice (I4).
   void move(std::span<const PlannedMove> out, std::span<const PlannedMove> in);
   // Starts what there are chunks for.
-  void pump();
+  void pump() {
+    if (!line_.empty()) start();
+  }
   // The thread that computes is between two operations: here bytes move best (host_lane.h). May let go of the lock.
   void lend_hands(Lock& lock);
   // The line is empty from now on.
@@ -54,6 +56,7 @@ class Arrivals {
   };
 
   void leave(const PlannedMove& move);
+  void start();
   bool pump_run();
   Status take_run(const Arrival& head, std::vector<ChunkId>* chunks);
   void note_line() noexcept { waiting_.store(!line_.empty(), std::memory_order_relaxed); }

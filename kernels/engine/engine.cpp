@@ -40,7 +40,7 @@ void* Engine::allocate(Bytes bytes, const char* operation, Lane stream, bool pin
 
 void Engine::free(void* address, bool keep) noexcept {
   Lock lock(mutex_);
-  if (!kind_.moves->reachable()) return;  // it is the parent's
+  if (ground_.forked && !kind_.moves->reachable()) return;  // it is the parent's
   Range* range = ranges_.find_live(address);
   if (range == nullptr || range->base != reinterpret_cast<Address>(address)) {
     fatal("free of an address that is not the start of a live tensor");

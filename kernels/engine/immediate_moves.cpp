@@ -143,6 +143,7 @@ void ImmediateMoves::after_copy_in(const CopyJob& job) {
 // --- waiting --------------------------------------------------------------------------------------------------
 
 void ImmediateMoves::reap() {
+  if (copies_.idle()) return;  // as at most allocations
   while (const auto job = copies_.collect(Lane::out)) after_copy_out(*job);
   while (const auto job = copies_.collect(Lane::in)) after_copy_in(*job);
 }

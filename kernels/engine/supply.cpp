@@ -75,7 +75,7 @@ Status Supply::bring_beyond(Range& range, std::uint32_t index) {
   return status;
 }
 
-void Supply::restore_budget() {
+void Supply::repay() {
   while (!ground_.detached && pool_.overdrawn() > pool_.free()) {
     if (!freed_.give_up_oldest() && !eviction_.evict_some(pool_.overdrawn() - pool_.free()).ok()) return;
   }

@@ -45,7 +45,9 @@ class Supply {
   void give_back(ChunkId chunk) { mappings_.give_back(chunk); }
 
   // What an operation held beyond the budget leaves after it: the budget does not wait for tensors to be freed.
-  void restore_budget();
+  void restore_budget() {
+    if (pool_.overdrawn() > pool_.free()) repay();
+  }
   // Grows or shrinks the budget; shrinking evicts what is too much. Throws OutOfMemory; nothing is lost then. Lets go of the lock.
   void resize(Lock& lock, std::size_t budget_chunks);
   // All that is not pinned leaves; cached memory goes back to the pool. Lets go of the lock.
@@ -54,6 +56,7 @@ class Supply {
   void quiesce(Lock& lock);
 
  private:
+  void repay();
   Status take_any(ChunkPool::Take which, ChunkId* chunk);
   template <typename Missing>
   Status make_room(Lock& lock, Missing missing);

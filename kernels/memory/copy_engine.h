@@ -47,6 +47,7 @@ class CopyEngine {
   bool wants_hands() const noexcept { return wants_hands_.load(std::memory_order_relaxed); }
   bool take_wish() noexcept { return wants_hands_.exchange(false, std::memory_order_relaxed); }
 
+  bool idle() const noexcept { return queues_[0].empty() && queues_[1].empty(); }
   std::size_t under_way(Lane lane) const noexcept { return queue(lane).size(); }
   Bytes moved(Lane lane) const noexcept { return moved_[index_of(lane)]; }
   std::size_t done(Lane lane) const noexcept { return done_[index_of(lane)]; }

@@ -1,0 +1,149 @@
+"""Two commits in turns within one run: did anything get slower? ``python -m benchmarks.versus OLD NEW``.
+
+OLD and NEW are checkouts (``git worktree add ../old COMMIT``). Two processes of each take steps in turns, all after the
+same number of warm ones; how much two of the same commit differ says what a difference between the commits means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from .plans import WARM, interval
+from .record import Row, write
+from .steps import THREE
+
+STEPS = WARM + 12
+ROUNDS = 30
+# What one side measures when it is told to: microseconds of an operation observed, and of an allocation reused.
+OVERHEAD = """
+import json, sys, time, torch, vtensor
+vtensor.enable("64MiB", min_size=1, device="cpu")
+if sys.argv[1] == "pressed":
+    torch.empty(65 << 20, dtype=torch.uint8)  # from now on operations are observed
+a, b = torch.zeros(16), torch.ones(16)
+add, allocate = (lambda: a.add_(b)), (lambda: torch.empty(1 << 19))
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    result = {}
+    with torch.no_grad():
+        for name, call in (("operation", add), ("allocation", allocate)):
+            begun = time.perf_counter()
+            for _ in range(20000):
+                call()
+            result[name] = time.perf_counter() - begun
+    print(json.dumps(result), flush=True)
+"""
+
+
+class Process:
+    """A process of one checkout that answers a line of JSON to each line."""
+
+    def __init__(self, checkout: Path, arguments: list[str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=checkout,
+            env={**os.environ, "PYTHONPATH": str(checkout)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.listen()
+
+    def listen(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                message: dict[str, Any] = json.loads(line)
+                return message
+        raise RuntimeError(f"a process ended early: {self.process.args!r}")
+
+    def turn(self) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return self.listen()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def in_turns(old: Path, new: Path, arguments: list[str], turns: int) -> dict[str, list[dict[str, Any]]]:
+    """What each of four processes answered, turn by turn."""
+    checkouts = {"old": old, "new": new, "new again": new, "old again": old}
+    processes = {side: Process(checkout, arguments) for side, checkout in checkouts.items()}
+    try:
+        answers: dict[str, list[dict[str, Any]]] = {side: [] for side in processes}
+        for turn in range(turns):
+            order = list(processes)
+            for side in order if turn % 2 else order[::-1]:
+                answers[side].append(processes[side].turn())
+        return answers
+    finally:
+        for process in processes.values():
+            process.stop()
+
+
+def compare(case: str, answers: dict[str, list[dict[str, Any]]], figure: str, warm: int) -> Row:
+    def ratios(side: str, to: str) -> list[float]:
+        pairs = zip(answers[side][warm:], answers[to][warm:], strict=True)
+        return [a[figure] / b[figure] for a, b in pairs]
+
+    first, again = ratios("new", "old"), ratios("new again", "old again")
+    both = sorted(math.sqrt(a * b) for a, b in zip(first, again, strict=True))
+    low, high = interval(both)
+    row = {
+        "case": case,
+        "new / old": round(statistics.median(both), 3),
+        "so for 90 %": f"{low:.3f} to {high:.3f}",
+        "new / new": round(statistics.median(ratios("new again", "new")), 3),
+        "old / old": round(statistics.median(ratios("old again", "old")), 3),
+    }
+    print(row, flush=True)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks.versus", description=__doc__)
+    parser.add_argument("old", type=Path, help="a checkout of the older commit")
+    parser.add_argument("new", type=Path, help="a checkout of the newer one")
+    parser.add_argument("--models", nargs="*", default=list(THREE), choices=list(THREE))
+    given = parser.parse_args()
+    old, new = given.old.resolve(), given.new.resolve()
+    rows = []
+    for when in ("room", "pressed"):
+        answers = in_turns(old, new, ["-c", OVERHEAD, when], ROUNDS)
+        for figure in ("operation", "allocation"):
+            rows.append(compare(f"O {figure}, {when}", answers, figure, 3))
+    for name in given.models:
+        peak = peak_of(new, name)
+        for case, options in {
+            "S1": {"budget": 2 * peak},
+            "S2 at 50 %": {"budget": peak // 2, "policy": "lru"},
+            "B3 at 50 %": {"budget": peak // 2},
+        }.items():
+            how = json.dumps({"options": options})
+            answers = in_turns(old, new, ["-m", "vtensor.demo.worker", name, str(STEPS), how], STEPS)
+            rows.append(compare(f"{case}, {name}", answers, "seconds", WARM))
+    write("versus", rows, f"Two commits in turns, two processes of each: {given.old.name} and {given.new.name}.")
+
+
+def peak_of(checkout: Path, name: str) -> int:
+    """Bytes the workload wants at most."""
+    how = json.dumps({"options": {"budget": 1.0}})
+    process = Process(checkout, ["-m", "vtensor.demo.worker", name, "2", how])
+    process.turn()
+    process.turn()
+    return int(process.listen()["stats"]["wanted_bytes.peak"])
+
+
+if __name__ == "__main__":
+    main()
