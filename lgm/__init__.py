@@ -13,10 +13,11 @@ this folder walks through a small example by hand.
 
 from __future__ import annotations
 
-from .codec import FormatError, load_plan, load_trace, save_plan, save_trace
-from .model import Device, InfeasibleError, LgmError, Plan, Prediction, Trace
+from .codec import load_plan, load_trace, save_plan, save_trace
+from .errors import FormatError, InfeasibleError, InvalidPlanError, LgmError
+from .model import Device, Plan, Prediction, Trace
 from .planner import Switches, analyze
-from .validate import InvalidPlanError, validate
+from .validate import validate
 
 __all__ = [
     "Device",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .errors import InfeasibleError
 from .lifetimes import Gaps, Lifetimes
-from .model import Device, InfeasibleError, Ints, Trace
+from .model import Device, Ints, Trace
 from .schedule import Moves
 from .units import format_bytes
 

@@ -12,8 +12,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 from . import codec, report
+from .errors import LgmError
 from .lifetimes import analyze_lifetimes
-from .model import HOST_COSTS, Device, LgmError, Trace
+from .model import HOST_COSTS, Device, Trace
 from .planner import Switches, analyze
 from .simulate import run_on_demand
 from .units import format_bytes, format_seconds, parse_bytes, parse_speed
@@ -130,6 +131,7 @@ def _show(options: argparse.Namespace) -> int:
             raise LgmError("a picture or a graph needs a plan: make one with 'lgm analyze'")
         print(report.trace_summary(plan))
         return 0
+    validate(plan)  # figures and pictures of a plan that breaks a rule would mean nothing
     print(report.summary(plan), report.table(plan, options.rows), sep="\n\n")
     if options.graph:
         print("\n" + report.graph(plan, options.graph))
@@ -146,7 +148,9 @@ def _fit(options: argparse.Namespace) -> int:
 
 
 def _perfetto(options: argparse.Namespace) -> int:
-    report.perfetto(codec.load_plan(options.plan), options.output)
+    plan = codec.load_plan(options.plan)
+    validate(plan)
+    report.perfetto(plan, options.output)
     print(f"wrote {options.output}; open it at ui.perfetto.dev")
     return 0
 

@@ -1,7 +1,7 @@
 """Traces and plans as ``.npz`` files: compact, versioned, without pickle, exact both ways.
 
 Covers: writing, reading, and an error that says what is wrong with a file that cannot be read.
-Leaves: whether the content makes sense (``model`` checks indices, ``validate`` checks plans).
+Leaves: whether the content makes sense (``model`` checks values, ``validate`` checks plans).
 
 Layout, version 1: every array of :class:`lgm.model.Trace` under its own name, delta-free int64 stored in the smallest
 type that holds it; ``header`` is JSON in UTF-8 (``format``, ``version``, and what is not an array). A plan file holds
@@ -13,16 +13,21 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .model import Device, Ints, LgmError, Plan, Prediction, Trace
+from .errors import FormatError, LgmError
+from .limits import MOST_ENTRIES
+from .model import Device, Ints, Plan, Prediction, Trace
 
-__all__ = ["VERSION", "FormatError", "load_plan", "load_trace", "save_plan", "save_trace"]
+__all__ = ["VERSION", "load", "load_plan", "load_trace", "save_plan", "save_trace"]
 
 VERSION = 1
+_KINDS = ("trace", "plan")
 _TRACE = (
     "op_name",
     "op_ns",
@@ -48,10 +53,7 @@ _PLAN = (
     "in_need",
     "keep",
 )
-
-
-class FormatError(LgmError):
-    """A file that is no trace or plan, is damaged, or was written by a newer version."""
+_MOST_BYTES = 8 * MOST_ENTRIES + 4096  # of an array in a file, with what NumPy writes before it
 
 
 def _small(values: Ints) -> Any:
@@ -75,33 +77,74 @@ def _write(path: str | os.PathLike[str], header: dict[str, Any], arrays: dict[st
         scratch.unlink(missing_ok=True)
 
 
+@contextmanager
+def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Whatever is wrong in it is wrong with the file."""
+    try:
+        yield
+    except FormatError as error:
+        raise FormatError(f"{os.fspath(path)}: {error}") from None
+    except LgmError as error:
+        raise FormatError(f"{os.fspath(path)}: damaged ({error})") from None
+
+
 def _read(path: str | os.PathLike[str], *kinds: str) -> tuple[dict[str, Any], dict[str, Any]]:
     source = Path(path)
     if not source.is_file():
-        raise FormatError(f"{source}: there is no such file")
-    try:
-        with np.load(source, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        header = json.loads(arrays.pop("header").tobytes().decode())
-        found, version = header["format"], int(header["version"])
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        EOFError,
-        AttributeError,
-        zipfile.BadZipFile,
-        zipfile.LargeZipFile,
-    ) as e:
-        raise FormatError(f"{source}: not a trace or plan of vtensor, or damaged ({type(e).__name__}: {e})") from None
-    except Exception as e:  # zlib.error and whatever else a damaged archive provokes
-        raise FormatError(f"{source}: damaged ({type(e).__name__}: {e})") from None
+        raise FormatError("there is no such file")
+    header, arrays = _unpacked(source)
+    found, version = _entry(header, "format", str), _entry(header, "version", int)
     if version > VERSION:
-        raise FormatError(f"{source}: written in format {version}; this version reads up to {VERSION}. Update vtensor")
+        raise FormatError(f"written in format {version!r:.40}; this version reads up to {VERSION}. Update vtensor")
+    if version < 1 or found not in _KINDS:
+        raise FormatError("neither a trace nor a plan of vtensor, or damaged")
     if found not in kinds:
-        raise FormatError(f"{source}: this is a {found}, not a {' or a '.join(kinds)}")
+        raise FormatError(f"this is a {found}, not a {' or a '.join(kinds)}")
     return header, arrays
+
+
+def _unpacked(source: Path) -> tuple[Any, dict[str, Any]]:
+    """What JSON is in the header, and the arrays. Errors are not told in NumPy's words: those advise to unpickle."""
+    what = "it"
+    try:
+        if not zipfile.is_zipfile(source):
+            raise FormatError("neither a trace nor a plan of vtensor: it is no .npz file, or not a whole one")
+        with np.load(source, allow_pickle=False) as file:
+            arrays = {}
+            for what in file.files:
+                if file.zip.getinfo(f"{what}.npy").file_size > _MOST_BYTES:
+                    raise FormatError(f"damaged ({what!r:.40} in it has more than {MOST_ENTRIES} entries)")
+                arrays[what] = file[what]
+        what = "header"
+        return json.loads(arrays.pop("header").tobytes().decode()), arrays
+    except FormatError:
+        raise
+    except Exception as error:  # zlib.error and whatever else a damaged archive provokes
+        raise FormatError(
+            f"neither a trace nor a plan of vtensor, or damaged ({what!r:.40} cannot be read: {type(error).__name__})"
+        ) from None
+
+
+def _entry(header: Any, name: str, kind: type) -> Any:
+    """What a dictionary of JSON holds under `name`, which must be of that kind."""
+    if not isinstance(header, dict) or type(header.get(name)) is not kind:
+        raise FormatError(f"damaged (the header has no {name}, or not of its kind)")
+    return header[name]
+
+
+def _fields(header: Any, kind: type[Device] | type[Prediction], name: str) -> dict[str, Any]:
+    """The fields of a dataclass: all of them, and no other."""
+    values: dict[str, Any] = _entry(header, name, dict)
+    if set(values) != set(kind.__slots__):
+        raise FormatError(f"damaged (a {name} has {', '.join(kind.__slots__)})")
+    return values
+
+
+def _rows(arrays: dict[str, Any], names: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
+    for name in names:
+        if prefix + name not in arrays:
+            raise FormatError(f"damaged ({prefix}{name} is missing)")
+    return {name: arrays[prefix + name] for name in names}
 
 
 def _header(kind: str, trace: Trace) -> dict[str, Any]:
@@ -114,12 +157,20 @@ def _header(kind: str, trace: Trace) -> dict[str, Any]:
     }
 
 
-def _trace(source: object, header: dict[str, Any], arrays: dict[str, Any], prefix: str) -> Trace:
-    try:
-        fields = {name: arrays[prefix + name].astype(np.int64) for name in _TRACE}
-        return Trace(header["chunk_bytes"], tuple(header["names"]), **fields, meta=header["meta"])
-    except (KeyError, TypeError, ValueError, LgmError) as error:
-        raise FormatError(f"{source}: damaged ({error})") from None
+def _trace(header: dict[str, Any], arrays: dict[str, Any], prefix: str = "") -> Trace:
+    names, meta = tuple(_entry(header, "names", list)), _entry(header, "meta", dict)
+    return Trace(_entry(header, "chunk_bytes", int), names, **_rows(arrays, _TRACE, prefix), meta=meta)
+
+
+def _plan(header: dict[str, Any], arrays: dict[str, Any]) -> Plan:
+    return Plan(
+        trace=_trace(header, arrays, "trace."),
+        device=Device(**_fields(header, Device, "device")),
+        reservation=_entry(header, "reservation", int),
+        prediction=Prediction(**_fields(header, Prediction, "prediction")),
+        switches=_entry(header, "switches", dict),
+        **_rows(arrays, _PLAN),
+    )
 
 
 def save_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
@@ -135,8 +186,8 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
     FormatError
         If it is missing, damaged, something else, or from a newer version.
     """
-    header, arrays = _read(path, "trace")
-    return _trace(path, header, arrays, "")
+    with _reading(path):
+        return _trace(*_read(path, "trace"))
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
@@ -157,7 +208,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     FormatError
         As :func:`load_trace`.
     """
-    return _plan(path, *_read(path, "plan"))
+    with _reading(path):
+        return _plan(*_read(path, "plan"))
 
 
 def load(path: str | os.PathLike[str]) -> Trace | Plan:
@@ -168,20 +220,6 @@ def load(path: str | os.PathLike[str]) -> Trace | Plan:
     FormatError
         As :func:`load_trace`.
     """
-    header, arrays = _read(path, "trace", "plan")
-    return _trace(path, header, arrays, "") if header["format"] == "trace" else _plan(path, header, arrays)
-
-
-def _plan(path: object, header: dict[str, Any], arrays: dict[str, Any]) -> Plan:
-    trace = _trace(path, header, arrays, "trace.")
-    try:
-        return Plan(
-            trace=trace,
-            device=Device(**header["device"]),
-            reservation=int(header["reservation"]),
-            prediction=Prediction(**header["prediction"]),
-            switches=dict(header["switches"]),
-            **{name: arrays[name].astype(np.int64) for name in _PLAN},
-        )
-    except (KeyError, TypeError, ValueError, LgmError) as error:
-        raise FormatError(f"{path}: damaged ({error})") from None
+    with _reading(path):
+        header, arrays = _read(path, *_KINDS)
+        return _trace(header, arrays) if header["format"] == "trace" else _plan(header, arrays)

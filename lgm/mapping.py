@@ -108,7 +108,7 @@ def layers(trace: Trace, device: Device, life: Lifetimes, moves: Moves) -> Itera
     """The layers of one iteration in the steady state, in order of events."""
     n, chunks = trace.operations, trace.chunks
     place: dict[tuple[int, int], int] = {}
-    free = list(range(device.budget_chunks - 1, -1, -1))
+    free = list(range(min(device.budget_chunks, int(chunks.sum())) - 1, -1, -1))
     left_by: dict[int, tuple[int, int]] = {}
     started = np.flatnonzero((trace.tensor_born < 0) | trace.wraps)
     tensor_of = life.gaps.tensor

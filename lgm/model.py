@@ -15,35 +15,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HOST_COSTS", "Device", "Floats", "InfeasibleError", "Ints", "LgmError", "Plan", "Prediction", "Trace"]
+from .errors import LgmError
+from .limits import (
+    LONGEST_SECONDS,
+    MOST_BYTES,
+    MOST_CHUNKS,
+    MOST_ENTRIES,
+    MOST_OPERATIONS,
+    MOST_SPEED,
+    check_names,
+    check_number,
+    check_rows,
+    check_whole,
+    whole_numbers,
+)
+
+__all__ = ["HOST_COSTS", "Bools", "Device", "Floats", "Ints", "Plan", "Prediction", "Trace"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-
-
-class LgmError(Exception):
-    """Base of what this package raises on purpose."""
-
-
-class InfeasibleError(LgmError):
-    """No plan exists: one operation alone needs more than the budget.
-
-    Attributes
-    ----------
-    operation : str
-        The operation and its index.
-    needed : int
-        Bytes it uses at once: the smallest budget that works.
-    """
-
-    def __init__(self, operation: str, needed: int, budget: int, text: str) -> None:
-        super().__init__(text)
-        self.operation, self.needed, self.budget = operation, needed, budget
-
-
-def _ints(value: Any) -> Ints:
-    return np.ascontiguousarray(value, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,38 +77,56 @@ class Trace:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if name not in ("chunk_bytes", "names", "meta"):
-                object.__setattr__(self, name, _ints(getattr(self, name)))
-        n, m = self.operations, self.tensors
-        shapes = {n: ("op_ns", "op_last"), m: ("tensor_born", "tensor_died")}
-        for length, fields in shapes.items():
-            for name in fields:
-                if len(getattr(self, name)) != length:
-                    raise LgmError(f"trace: {name} has {len(getattr(self, name))} entries instead of {length}")
-        if len({len(getattr(self, f"use_{f}")) for f in ("op", "tensor", "first", "last", "write")}) != 1:
-            raise LgmError("trace: the arrays of uses differ in length")
-        if n == 0:
-            raise LgmError("trace: there is no operation in it")
-        if type(self.chunk_bytes) is not int or not all(isinstance(name, str) for name in self.names):
-            raise LgmError("trace: chunk_bytes must be a whole number and names must be text")
-        if self.chunk_bytes <= 0 or (self.tensor_bytes <= 0).any() or (self.op_ns < 0).any():
-            raise LgmError("trace: sizes must be positive and durations not negative")
-        checks = (
-            (self.op_name, 0, len(self.names)),
-            (self.op_last - np.arange(n), 0, n),
-            (self.op_last, 0, n),
-            (self.tensor_born, -1, n),
-            (self.tensor_died, -1, n),
-            (self.use_op, 0, n),
-            (self.use_tensor, 0, m),
+                object.__setattr__(self, name, whole_numbers(f"trace: {name}", getattr(self, name)))
+        self._check_values()
+        self._check_agreement()
+
+    def _check_values(self) -> None:
+        """Each value by itself."""
+        check_whole("trace: chunk_bytes", self.chunk_bytes, 1, MOST_BYTES)
+        check_names("trace: names", self.names)
+        if not isinstance(self.meta, dict):
+            raise LgmError(f"trace: meta must be a dictionary, not {self.meta!r:.40}")
+        n, m, k = self.operations, self.tensors, len(self.use_op)
+        check_whole("trace: the number of operations", n, 1, MOST_OPERATIONS)
+        check_whole("trace: the number of tensors", m, 1, MOST_ENTRIES)
+        check_rows(
+            "trace",
+            (
+                ("op_name", self.op_name, n, 0, len(self.names)),
+                ("op_ns", self.op_ns, n, 0, LONGEST_SECONDS * 10**9 + 1),
+                ("op_last", self.op_last, n, 0, n),
+                ("tensor_bytes", self.tensor_bytes, m, 1, MOST_BYTES + 1),
+                ("tensor_born", self.tensor_born, m, -1, n),
+                ("tensor_died", self.tensor_died, m, -1, n),
+                ("use_op", self.use_op, k, 0, n),
+                ("use_tensor", self.use_tensor, k, 0, m),
+                ("use_first", self.use_first, k, 0, MOST_CHUNKS + 1),
+                ("use_last", self.use_last, k, 0, MOST_CHUNKS + 1),
+                ("use_write", self.use_write, k, 0, 2),
+            ),
         )
-        for values, low, high in checks:
-            if len(values) and (values.min() < low or values.max() >= high):
-                raise LgmError("trace: an index points outside of its array")
-        if (np.diff(self.use_op) < 0).any():
-            raise LgmError("trace: uses are not in the order of their operations")
-        chunks = self.chunks[self.use_tensor] if len(self.use_op) else self.use_first
-        if (self.use_first < 0).any() or (self.use_last > chunks).any() or (self.use_first > self.use_last).any():
-            raise LgmError("trace: a use reaches outside of its tensor")
+
+    def _check_agreement(self) -> None:
+        """Values beside each other. Sums that int64 may not hold are those of floats."""
+        chunks, used = self.chunks, self.use_last - self.use_first
+        born, died = self.tensor_born[self.use_tensor], self.tensor_died[self.use_tensor]
+        born, late = np.maximum(born, 0), np.where(died < 0, self.operations, died)
+        after, before = self.use_op >= born, self.use_op <= late
+        rules = (
+            (self.op_last >= np.arange(self.operations), "an operation ends before it begins"),
+            (np.diff(self.use_op) >= 0, "uses are not in the order of their operations"),
+            ((used >= 0) & (self.use_last <= chunks[self.use_tensor]), "a use reaches outside of its tensor"),
+            (np.where(born <= late, after & before, after | before), "a tensor is used while it is not alive"),
+        )
+        for holds, broken in rules:
+            if not holds.all():
+                raise LgmError(f"trace: {broken} (entry {int(np.argmin(holds))})")
+        seconds, count, uses = (float(of.sum(dtype=np.float64)) for of in (self.op_ns / 1e9, chunks, used))
+        check_number("trace: the seconds of all operations", seconds, 1e-9, LONGEST_SECONDS)
+        check_number("trace: the chunks of all tensors", count, 1, MOST_CHUNKS)
+        check_number("trace: the bytes of all tensors", count * self.chunk_bytes, 1, MOST_BYTES)
+        check_number("trace: the bytes of all uses", uses * self.chunk_bytes, 0, MOST_BYTES)
 
     @property
     def operations(self) -> int:
@@ -173,8 +182,11 @@ class Device:
     earlier."""
 
     def __post_init__(self) -> None:
-        if self.budget_chunks < 1 or self.out_speed <= 0 or self.in_speed <= 0:
-            raise LgmError("device: the budget must hold one chunk, and speeds must be positive")
+        check_whole("device: budget_chunks", self.budget_chunks, 1, MOST_BYTES)
+        for name in ("out_speed", "in_speed"):
+            check_number(f"device: {name}", getattr(self, name), 1, MOST_SPEED)
+        for name in ("latency", "tax", "switch", "jitter"):
+            check_number(f"device: {name}", getattr(self, name), 0, LONGEST_SECONDS)
 
 
 HOST_COSTS = {"switch": 8e-6, "jitter": 4e-3}
@@ -193,6 +205,12 @@ class Prediction:
     """Of the step, spent waiting for copies."""
     out_chunks: int
     in_chunks: int
+
+    def __post_init__(self) -> None:
+        for name in ("step_seconds", "waits_seconds"):
+            check_number(f"prediction: {name}", getattr(self, name), 0, LONGEST_SECONDS)
+        for name in ("peak_chunks", "out_chunks", "in_chunks"):
+            check_whole(f"prediction: {name}", getattr(self, name), 0, MOST_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +243,29 @@ class Plan:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if name.startswith(("out_", "in_")) or name == "keep":
-                object.__setattr__(self, name, _ints(getattr(self, name)))
+                object.__setattr__(self, name, whole_numbers(f"plan: {name}", getattr(self, name)))
+        n, m, chunks = self.trace.operations, self.trace.tensors, self.trace.chunks
+        for side in ("out", "in"):
+            op, tensor, first, last = (getattr(self, f"{side}_{f}") for f in ("op", "tensor", "first", "last"))
+            k = len(op)
+            check_rows(
+                "plan",
+                (
+                    (f"{side}_op", op, k, 0, n),
+                    (f"{side}_tensor", tensor, k, 0, m),
+                    (f"{side}_first", first, k, 0, MOST_CHUNKS),
+                    (f"{side}_last", last, k, 0, MOST_CHUNKS + 1),
+                ),
+            )
+            if (np.diff(op) < 0).any():
+                raise LgmError(f"plan: {side} moves are not in the order of their operations")
+            if ((first >= last) | (last > chunks[tensor])).any():
+                raise LgmError(f"plan: an {side} move is empty or reaches outside of its tensor")
+        check_rows("plan", (("in_need", self.in_need, len(self.in_op), 0, n), ("keep", self.keep, m, 0, 2)))
+        check_whole("plan: reservation", self.reservation, 0, self.device.budget_chunks - 1)
+        if not isinstance(self.switches, dict):
+            raise LgmError(f"plan: switches must be a dictionary, not {self.switches!r:.40}")
+        check_names("plan: switches", (*self.switches, *self.switches.values()))
 
     @property
     def out_chunks(self) -> int:

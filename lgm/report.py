@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from .bounds import least_seconds, least_seconds_in_windows, smallest_budget
+from .errors import LgmError
 from .lifetimes import Lifetimes, analyze_lifetimes
 from .mapping import layers, occupied
-from .model import Device, LgmError, Plan, Trace
+from .model import Device, Plan, Trace
 from .planner import Switches, analyze
 from .schedule import Moves, moves_of_plan
 from .simulate import Timeline, run_on_demand, run_plan
@@ -27,6 +28,7 @@ from .units import format_bytes, format_seconds
 __all__ = ["draw", "fit", "graph", "perfetto", "summary", "table", "trace_summary"]
 
 _FEW = 8000  # operations
+_MOST_PLACED = 1 << 19  # chunks, each placed by itself: some seconds
 
 
 def trace_summary(trace: Trace) -> str:
@@ -45,9 +47,15 @@ def trace_summary(trace: Trace) -> str:
             "smallest budget",
             f"{format_bytes(smallest_budget(trace, life))} for {trace.describe(int(np.argmax(life.needed)))}",
         ),
-        *((str(key), str(value)) for key, value in trace.meta.items()),
+        *((_plain(key), _plain(value)) for key, value in trace.meta.items()),
     ]
     return "\n".join(f"  {name:<16} {value}" for name, value in rows)
+
+
+def _plain(value: object) -> str:
+    """On one line, whatever it is."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)
 
 
 def summary(plan: Plan) -> str:
@@ -83,7 +91,7 @@ def table(plan: Plan, groups: int = 16) -> str:
     trace, chunk = plan.trace, plan.trace.chunk_bytes
     life, moves = moves_of_plan(plan)
     _, line = run_plan(trace, plan.device, life, moves)
-    edges = np.unique(np.linspace(0, trace.operations, min(groups, trace.operations) + 1).astype(int))
+    edges = np.unique(np.linspace(0, trace.operations, max(1, min(groups, trace.operations)) + 1).astype(int))
     head = f"{'operations':>13} {'computing':>10} {'waits':>10} {'live':>11} {'held':>11} {'out':>11} {'in':>11}"
     lines = [f"{head}  longest operation"]
     for a, b in itertools.pairwise(edges.tolist()):
@@ -101,6 +109,8 @@ def table(plan: Plan, groups: int = 16) -> str:
 
 def graph(plan: Plan, limit: int = 40) -> str:
     """The layered graph: events, the physical chunks they place, and swapped-by edges."""
+    if plan.trace.chunks.sum() > _MOST_PLACED:
+        raise LgmError(f"a graph of more than {_MOST_PLACED} chunks is longer than anybody reads")
     life, moves = moves_of_plan(plan)
     lines, total, edges = [], 0, 0
     for layer in layers(plan.trace, plan.device, life, moves):

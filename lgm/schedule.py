@@ -22,8 +22,9 @@ from typing import Literal
 
 import numpy as np
 
+from .errors import LgmError
 from .lifetimes import Lifetimes, analyze_lifetimes, cover
-from .model import Device, Floats, Ints, LgmError, Plan, Trace
+from .model import Device, Floats, Ints, Plan, Trace
 
 __all__ = ["Moves", "Timing", "moves_of_plan", "nominal", "schedule"]
 

@@ -18,11 +18,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .errors import LgmError
 from .lifetimes import Lifetimes
-from .model import Device, Ints, LgmError, Prediction, Trace
+from .model import Device, Ints, Prediction, Trace
 from .schedule import Moves
 
 __all__ = ["Timeline", "run_on_demand", "run_plan"]
+
+_GRAINS = 1024  # in which a copy out ends: chunk by chunk up to twice as many, in bundles of chunks where it is longer
 
 
 @dataclass(slots=True)
@@ -49,7 +52,7 @@ class _Lanes:
         self.least = free
         self.out_free = 0.0
         self.in_free = 0.0
-        self.leaving: deque[list[float]] = deque()  # next completion, time between completions, how many are left
+        self.leaving: deque[list[float]] = deque()  # next completion, time between them, how many are left, chunks each
         self.pending: deque[list[float]] = deque()  # chunks left, seconds each, key, not before
         self.done: dict[int, float] = {}
         self.log: Timeline | None = None
@@ -58,7 +61,10 @@ class _Lanes:
         each = size / chunks / self.out_speed + self.latency
         start = max(now, self.out_free)
         self.out_free = start + each * chunks
-        self.leaving.append([start + each, each, chunks])
+        grain = max(1, chunks // _GRAINS)
+        self.leaving.append([start + each * grain, each * grain, chunks // grain, grain])
+        if chunks % grain:
+            self.leaving.append([self.out_free, each, 1, chunks % grain])
         if self.log is not None:
             self.log.out.append((start, self.out_free, key, chunks))
 
@@ -76,7 +82,7 @@ class _Lanes:
             bundle[2] -= count
             if bundle[2] <= 0:
                 leaving.popleft()
-            self.free += count
+            self.free += count * int(bundle[3])
             if self.pending:
                 self.pump(at)
 
@@ -267,7 +273,7 @@ def run_on_demand(trace: Trace, device: Device, *, whole: bool = False, cycles: 
 
     def room(now: float, chunks: int, pinned: set[int]) -> float:
         nonlocal out
-        under_way = sum(int(b[2]) for b in lanes.leaving)
+        under_way = sum(int(b[2] * b[3]) for b in lanes.leaving)
         for t in list(resident):
             if lanes.free + under_way >= chunks:
                 break

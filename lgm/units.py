@@ -6,6 +6,7 @@ Leaves: everything else; imports nothing of this package. The one place for it: 
 
 from __future__ import annotations
 
+import math
 import re
 
 __all__ = ["format_bytes", "format_seconds", "parse_bytes", "parse_speed"]
@@ -43,7 +44,10 @@ def parse_bytes(value: int | str, name: str = "size") -> int:
         match = _SIZE.fullmatch(value)
         if match is None or match[2].lower() not in _UNITS:
             raise ValueError(f"{name}={value!r} is not a size; write bytes, or a text such as '4GiB' or '512MB'")
-        value = int(float(match[1]) * _UNITS[match[2].lower()])
+        size = float(match[1]) * _UNITS[match[2].lower()]
+        if math.isinf(size):
+            raise ValueError(f"{name} is larger than any memory")
+        value = int(size)
     if value <= 0:
         raise ValueError(f"{name} must be positive, got {value}")
     return value
@@ -59,7 +63,7 @@ def parse_speed(value: float | str, name: str = "link") -> float:
     """
     if isinstance(value, str):
         return float(parse_bytes(re.sub(r"/s(ec)?\s*$", "", value), name))
-    if value <= 0:
+    if not 0 < value < math.inf:
         raise ValueError(f"{name} must be positive bytes a second, got {value}")
     return float(value)
 

@@ -1,16 +1,11 @@
 """Is this plan right? Answered naively, vTensor by vTensor, and independently of how plans are made.
 
 Covers: the rules below; the name of the first one that is broken.
-Leaves: whether the plan is fast. Shares no code with ``lifetimes``, ``choice``, ``schedule`` and ``simulate``.
+Leaves: whether the plan is fast; whether its arrays fit together (``model``: no plan can be made where they do not).
+Shares no code with ``lifetimes``, ``choice``, ``schedule`` and ``simulate``.
 
 Rules:
 
-- ``arrays``: lengths agree
-- ``order``: moves are in the order of operations
-- ``operation``, ``tensor``: indices exist
-- ``chunks``: pieces lie inside their tensor and are not empty
-- ``keep``: flags are 0 or 1
-- ``reservation``: it is within the budget
 - ``leave-dead``, ``arrive-dead``: the tensor is alive then
 - ``leave-absent``: what leaves is there
 - ``leave-in-use``: no operation under way uses it
@@ -27,22 +22,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from .model import LgmError, Plan
+import numpy as np
 
-__all__ = ["InvalidPlanError", "check", "validate"]
+from .errors import InvalidPlanError
+from .model import Bools, Plan
 
+__all__ = ["check", "validate"]
 
-class InvalidPlanError(LgmError):
-    """A plan breaks a rule; `rule` is its name."""
-
-    def __init__(self, rule: str, text: str) -> None:
-        super().__init__(f"{rule}: {text}")
-        self.rule = rule
+_Piece = tuple[int, int, int]
+"""A tensor and its chunks [first, last)."""
 
 
 def validate(plan: Plan) -> None:
     """Raise InvalidPlanError for the first rule that is broken."""
-    _static(plan)
     state = _Walk(plan)
     state.iteration(strict=False)
     before = state.resident_now()
@@ -61,32 +53,6 @@ def check(plan: Plan) -> str:
     return ""
 
 
-def _static(plan: Plan) -> None:
-    trace = plan.trace
-    n, m = trace.operations, trace.tensors
-    chunks = trace.chunks.tolist()
-    for side in ("out", "in"):
-        op, tensor, first, last = (getattr(plan, f"{side}_{f}").tolist() for f in ("op", "tensor", "first", "last"))
-        if len({len(op), len(tensor), len(first), len(last)}) != 1 or len(plan.in_need) != len(plan.in_op):
-            raise InvalidPlanError("arrays", f"the arrays of {side} moves differ in length")
-        for k in range(len(op)):
-            what = f"{side} move {k}"
-            if not 0 <= op[k] < n or (side == "in" and not 0 <= plan.in_need[k] < n):
-                raise InvalidPlanError("operation", f"{what} names an operation that is not in the trace")
-            if k and op[k] < op[k - 1]:
-                raise InvalidPlanError("order", f"{what} stands after a later one")
-            if not 0 <= tensor[k] < m:
-                raise InvalidPlanError("tensor", f"{what} names a tensor that is not in the trace")
-            if not 0 <= first[k] < last[k] <= chunks[tensor[k]]:
-                raise InvalidPlanError("chunks", f"{what} moves [{first[k]}, {last[k]}) of {chunks[tensor[k]]} chunks")
-    if len(plan.keep) != m:
-        raise InvalidPlanError("arrays", "keep has not one entry for each tensor")
-    if set(plan.keep.tolist()) - {0, 1}:
-        raise InvalidPlanError("keep", "an entry is neither 0 nor 1")
-    if not 0 <= plan.reservation < plan.device.budget_chunks:
-        raise InvalidPlanError("reservation", f"{plan.reservation} chunks of {plan.device.budget_chunks}")
-
-
 class _Walk:
     """Every vTensor of the trace, operation by operation."""
 
@@ -95,12 +61,17 @@ class _Walk:
         trace = plan.trace
         self.n = trace.operations
         self.chunks = trace.chunks.tolist()
-        self.uses: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        for op, t, a, b in zip(trace.use_op, trace.use_tensor, trace.use_first, trace.use_last, strict=True):
-            self.uses[int(op)].append((int(t), int(a), int(b)))
-        self.births: dict[int, list[int]] = defaultdict(list)
-        self.deaths: dict[int, list[int]] = defaultdict(list)
-        self.alive: set[int] = set()
+        self.op_last = trace.op_last.tolist()
+        self.uses: list[list[_Piece]] = [[] for _ in range(self.n)]
+        self.uses_of: list[list[_Piece]] = [[] for _ in self.chunks]  # with the operation in place of the tensor
+        columns = (trace.use_op, trace.use_tensor, trace.use_first, trace.use_last)
+        for op, t, a, b in zip(*(column.tolist() for column in columns), strict=True):
+            self.uses[op].append((t, a, b))
+            self.uses_of[t].append((op, a, b))
+        self.births: list[list[int]] = [[] for _ in range(self.n)]
+        self.deaths: list[list[int]] = [[] for _ in range(self.n)]
+        self.resident: dict[int, Bools] = {}  # of each tensor that is alive, which chunks are there
+        self.held = 0
         self.once: set[int] = set()
         for t, (born, died) in enumerate(zip(trace.tensor_born.tolist(), trace.tensor_died.tolist(), strict=True)):
             if born >= 0:
@@ -108,22 +79,24 @@ class _Walk:
             if died >= 0:
                 self.deaths[died].append(t)
             if born < 0 or 0 <= died < born:
-                self.alive.add(t)
+                self.begin(t)
             if (born < 0) != (died < 0):
                 self.once.add(t)  # lives in this iteration only; the circle closes without it
-        self.first_alive = set(self.alive)
-        self.resident = {(t, c) for t in self.alive for c in range(self.chunks[t])}
-        self.forever = {
-            (t, c) for t in range(trace.tensors) if trace.tensor_born[t] < 0 and trace.tensor_died[t] < 0
-            for c in range(self.chunks[t])
-        }  # fmt: skip
-        for used in self.uses.values():
-            self.forever -= {(t, c) for t, a, b in used for c in range(a, b)}
-        self.under_way: list[tuple[int, list[tuple[int, int, int]]]] = []
+        self.first_alive = set(self.resident)
+        self.under_way: list[tuple[int, list[_Piece]]] = []
         self.peak = 0
 
-    def resident_now(self) -> set[tuple[int, int]]:
-        return {v for v in self.resident if v[0] not in self.once}
+    def begin(self, t: int) -> None:
+        self.end(t)
+        self.resident[t] = np.ones(self.chunks[t], dtype=np.bool_)
+        self.held += self.chunks[t]
+
+    def end(self, t: int) -> None:
+        if t in self.resident:
+            self.held -= int(self.resident.pop(t).sum())
+
+    def resident_now(self) -> dict[int, bytes]:
+        return {t: there.tobytes() for t, there in self.resident.items() if t not in self.once}
 
     def iteration(self, *, strict: bool) -> None:
         plan = self.plan
@@ -134,75 +107,79 @@ class _Walk:
         for k, op in enumerate(plan.in_op.tolist()):
             in_at[op].append(k)
         # One-off tensors begin every iteration as they did the first.
-        for t in self.once & self.first_alive:
-            self.alive.add(t)
-            self.resident |= {(t, c) for c in range(self.chunks[t])}
-        for t in self.once - self.first_alive:
-            self.alive.discard(t)
-            self.resident -= {(t, c) for c in range(self.chunks[t])}
+        for t in self.once:
+            if t in self.first_alive:
+                self.begin(t)
+            else:
+                self.end(t)
         self.under_way = []
         for op in range(self.n):
             self.operation(op, out_at[op], in_at[op], strict)
 
     def operation(self, op: int, leaves: list[int], arrivals: list[int], strict: bool) -> None:
-        plan, trace = self.plan, self.plan.trace
-        name = trace.describe(op)
+        budget = self.plan.device.budget_chunks
         self.under_way = [(last, used) for last, used in self.under_way if last >= op]
-        busy = {(t, c) for _, used in self.under_way for t, a, b in used for c in range(a, b)}
         for k in leaves:
-            t = int(plan.out_tensor[k])
-            for c in range(int(plan.out_first[k]), int(plan.out_last[k])):
-                if strict and t not in self.alive:
-                    raise InvalidPlanError("leave-dead", f"tensor {t} is not alive at {name}")
-                if strict and (t, c) in busy:
-                    raise InvalidPlanError(
-                        "leave-in-use", f"chunk {c} of tensor {t} leaves at {name}, which is part of its user"
-                    )
-                if strict and (t, c) not in self.resident and (t, c) not in self.forever:
-                    raise InvalidPlanError("leave-absent", f"chunk {c} of tensor {t} leaves at {name} and is not there")
-                self.resident.discard((t, c))
+            self.leave(op, k, strict)
         for k in arrivals:
             self.arrival(op, k, strict)
-        used = self.uses[op] + [(t, 0, self.chunks[t]) for t in self.births[op]]
+        born = self.births[op]
         for t, a, b in self.uses[op]:
-            for c in range(a, b):
-                if strict and (t, c) not in self.resident and t not in self.births[op]:
-                    raise InvalidPlanError("use-absent", f"{name} uses chunk {c} of tensor {t}, which is away")
-        for t in self.births[op]:
-            self.alive.add(t)
-            self.resident |= {(t, c) for c in range(self.chunks[t])}
-        outermost = max([int(trace.op_last[op])] + [last for last, _ in self.under_way])
-        self.under_way.append((int(trace.op_last[op]), self.uses[op]))
-        self.under_way.append((outermost, [u for u in used if u[0] in self.births[op]]))
+            if strict and t not in born and not self.resident[t][a:b].all():
+                c = a + int(np.argmin(self.resident[t][a:b]))
+                raise InvalidPlanError("use-absent", f"{self.name(op)} uses chunk {c} of tensor {t}, which is away")
+        for t in born:
+            self.begin(t)
+        outermost = max([self.op_last[op]] + [last for last, _ in self.under_way])
+        self.under_way.append((self.op_last[op], self.uses[op]))
+        self.under_way.append((outermost, [(t, 0, self.chunks[t]) for t in born]))
         if strict:
-            self.peak = max(self.peak, len(self.resident))
-            if len(self.resident) > plan.device.budget_chunks:
+            self.peak = max(self.peak, self.held)
+            if self.held > budget:
                 raise InvalidPlanError(
-                    "over-budget",
-                    f"{len(self.resident)} chunks at {name}, with a budget of {plan.device.budget_chunks}",
+                    "over-budget", f"{self.held} chunks at {self.name(op)}, with a budget of {budget}"
                 )
         for t in self.deaths[op]:
-            self.alive.discard(t)
-            self.resident -= {(t, c) for c in range(self.chunks[t])}
+            self.end(t)
+
+    def leave(self, op: int, k: int, strict: bool) -> None:
+        plan, trace = self.plan, self.plan.trace
+        t, a, b = (int(getattr(plan, f"out_{f}")[k]) for f in ("tensor", "first", "last"))
+        if t not in self.resident:
+            if strict:
+                raise InvalidPlanError("leave-dead", f"tensor {t} is not alive at {self.name(op)}")
+            return
+        there = self.resident[t][a:b]
+        if strict:
+            what = f"chunks {a} to {b - 1} of tensor {t} leave at {self.name(op)}"
+            if any(t == user and first < b and a < last for _, used in self.under_way for user, first, last in used):
+                raise InvalidPlanError("leave-in-use", f"{what}, which is part of their user")
+            # What lasts and is never used leaves once, and is away for good.
+            idle = trace.lasting[t] and not any(first < b and a < last for _, first, last in self.uses_of[t])
+            if not there.all() and not idle:
+                raise InvalidPlanError("leave-absent", f"{what} and are not there")
+        self.held -= int(there.sum())
+        there[:] = False
 
     def arrival(self, op: int, k: int, strict: bool) -> None:
-        plan, trace = self.plan, self.plan.trace
-        t, a, b, need = (int(getattr(plan, f"in_{f}")[k]) for f in ("tensor", "first", "last", "need"))
-        name = trace.describe(op)
+        t, a, b, need = (int(getattr(self.plan, f"in_{f}")[k]) for f in ("tensor", "first", "last", "need"))
+        if t not in self.resident:
+            if strict:
+                raise InvalidPlanError("arrive-dead", f"tensor {t} is not alive at {self.name(op)}")
+            return
+        there = self.resident[t][a:b]
         if strict:
-            if t not in self.alive:
-                raise InvalidPlanError("arrive-dead", f"tensor {t} is not alive at {name}")
-            for c in range(a, b):
-                if (t, c) in self.resident:
-                    raise InvalidPlanError("arrive-resident", f"chunk {c} of tensor {t} arrives at {name} and is there")
-            steps = (need - op) % self.n
-            for later in range(steps + 1):
-                users = [u for u in self.uses[(op + later) % self.n] if u[0] == t and u[1] < b and u[2] > a]
-                if bool(users) != (later == steps):
-                    raise InvalidPlanError(
-                        "need", f"what arrives at {name} for operation {need} is next used elsewhere"
-                    )
-        self.resident |= {(t, c) for c in range(a, b)}
+            what = f"chunks {a} to {b - 1} of tensor {t} arrive at {self.name(op)}"
+            if there.any():
+                raise InvalidPlanError("arrive-resident", f"{what} and are there")
+            ahead = [(user - op) % self.n for user, first, last in self.uses_of[t] if first < b and a < last]
+            if not ahead or min(ahead) != (need - op) % self.n:
+                raise InvalidPlanError("need", f"{what} for operation {need}, and are next used elsewhere")
+        self.held += b - a - int(there.sum())
+        there[:] = True
+
+    def name(self, op: int) -> str:
+        return self.plan.trace.describe(op)
 
 
 def _prediction(plan: Plan, state: _Walk) -> None:

@@ -49,7 +49,9 @@ VTENSOR = [
     {"__main__"},
 ]
 LGM = [
-    {"units", "model"},
+    {"units", "errors"},
+    {"limits"},
+    {"model"},
     {"codec", "lifetimes", "validate"},
     {"cost", "schedule", "problem"},
     {"residual", "bounds", "simulate", "mapping"},

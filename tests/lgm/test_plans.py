@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm import Device, Plan, Switches
+from lgm import Device, InvalidPlanError, Plan, Switches
 from lgm.bounds import least_seconds, least_seconds_in_windows
 from lgm.lifetimes import analyze_lifetimes
 from lgm.mapping import away_at_turn, layers
 from lgm.schedule import Moves, moves_of_plan
 from lgm.simulate import run_on_demand, run_plan
-from lgm.validate import InvalidPlanError, check, validate
+from lgm.validate import check, validate
 
 from .random_traces import CHUNK, build, lawless, training
 
@@ -228,7 +228,7 @@ def test_away_at_turn_agrees_with_the_gaps() -> None:
     assert away == (moves.out_last - moves.out_first)[over].sum() - (moves.in_last - moves.in_first)[early].sum()
 
 
-# --- twenty corrupted plans, each refused by its rule ------------------------------------------------------
+# --- corrupted plans, each refused, and most by a rule ------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -294,18 +294,28 @@ def predict(plan: Plan, **changes: float) -> Plan:
     return edit(plan, prediction=dataclasses.replace(plan.prediction, **changes))  # type: ignore[arg-type]
 
 
-CORRUPTIONS: list[tuple[str, str, Callable[[Plan], Plan]]] = [
-    ("a short array", "arrays", lambda p: edit(p, out_first=p.out_first[:-1])),
-    ("needs missing", "arrays", lambda p: edit(p, in_need=p.in_need[:-1])),
-    ("keep too short", "arrays", lambda p: edit(p, keep=p.keep[:-1])),
-    ("keep is no flag", "keep", lambda p: edit(p, keep=at(p.keep, 0, 2))),
-    ("an operation too late", "operation", lambda p: edit(p, out_op=at(p.out_op, -1, p.trace.operations))),
-    ("a need outside", "operation", lambda p: edit(p, in_need=at(p.in_need, 0, -1))),
+MISFITS: list[tuple[str, str, Callable[[Plan], Plan]]] = [
+    ("a short array", "entries", lambda p: edit(p, out_first=p.out_first[:-1])),
+    ("needs missing", "entries", lambda p: edit(p, in_need=p.in_need[:-1])),
+    ("keep too short", "entries", lambda p: edit(p, keep=p.keep[:-1])),
+    ("keep is no flag", "keep holds 2", lambda p: edit(p, keep=at(p.keep, 0, 2))),
+    ("an operation too late", "out_op holds", lambda p: edit(p, out_op=at(p.out_op, -1, p.trace.operations))),
+    ("a need outside", "in_need holds", lambda p: edit(p, in_need=at(p.in_need, 0, -1))),
     ("out of order", "order", lambda p: edit(p, out_op=p.out_op[::-1])),
-    ("no such tensor", "tensor", lambda p: edit(p, in_tensor=at(p.in_tensor, 0, p.trace.tensors))),
-    ("an empty piece", "chunks", lambda p: edit(p, out_last=at(p.out_last, 0, int(p.out_first[0])))),
-    ("a piece too long", "chunks", lambda p: edit(p, in_last=at(p.in_last, 0, 10**6))),
+    ("no such tensor", "in_tensor holds", lambda p: edit(p, in_tensor=at(p.in_tensor, 0, p.trace.tensors))),
+    ("an empty piece", "empty", lambda p: edit(p, out_last=at(p.out_last, 0, int(p.out_first[0])))),
+    ("a piece too long", "outside", lambda p: edit(p, in_last=at(p.in_last, 0, 10**6))),
     ("all is reserved", "reservation", lambda p: edit(p, reservation=p.device.budget_chunks)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "change"), [c[1:] for c in MISFITS], ids=[c[0] for c in MISFITS])
+def test_a_plan_whose_parts_do_not_fit_cannot_be_made(good: Plan, words: str, change: Callable[[Plan], Plan]) -> None:
+    with pytest.raises(lgm.LgmError, match=words):
+        change(good)
+
+
+CORRUPTIONS: list[tuple[str, str, Callable[[Plan], Plan]]] = [
     ("the dead leave", "leave-dead", lambda p: insert(p, "out", 0, temporary(p), 0, 1)),
     ("the dead arrive", "arrive-dead", lambda p: insert(p, "in", 0, temporary(p), 0, 1)),
     ("leaves twice", "leave-absent", lambda p: again(p, "out")),
