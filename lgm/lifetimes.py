@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .model import Ints, Trace
+from .model import Bools, Ints, Trace
 
 __all__ = ["Gaps", "Lifetimes", "analyze_lifetimes", "cover"]
 
@@ -120,26 +120,30 @@ def _cut(trace: Trace, tails: bool) -> _Segments:
     return _Segments(*(np.concatenate(parts) for parts in (tensor, first, size, of_use, segment)))
 
 
-def analyze_lifetimes(trace: Trace, *, tails: bool = True) -> Lifetimes:
-    """Segments, gaps and needs of a trace. Time and memory grow as n + m + k log k.
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """Births and uses of segments, ordered by segment and then by time."""
 
-    Parameters
-    ----------
-    trace
-        One iteration.
-    tails
-        Whether a last chunk that is not full may be away alone; without it, where tensors move whole.
-    """
-    n, chunks = trace.operations, trace.chunks
-    born, died = trace.tensor_born, trace.tensor_died
-    begin = np.maximum(born, 0)
-    end = np.where(died >= 0, died, n - 1)
-    end = np.where(trace.wraps, end + n, end)
-    lasting = trace.lasting
-    live = cover(n, begin, end + 1, chunks)
+    segment: Ints
+    time: Ints
+    """The operation; from n on if it belongs to the next iteration."""
+    last: Ints
+    """The operation up to which this event or an earlier one of the segment needs it."""
+    write: Ints
+    heads: Ints
+    """Where the segments begin."""
 
-    cut = _cut(trace, tails)
-    # Events of segments: their uses, and their births, which are writes that last as long as the outermost operation.
+    def __len__(self) -> int:
+        return len(self.segment)
+
+    def spread(self, values: Ints) -> Ints:
+        """What is known of each segment that has events, for each of its events."""
+        return np.repeat(values, np.diff(np.append(self.heads, len(self))))
+
+
+def _events(trace: Trace, cut: _Segments, begin: Ints) -> _Events:
+    """Uses, and births, which are writes that last as long as the outermost operation."""
+    n, born = trace.operations, trace.tensor_born
     outer = np.maximum.accumulate(trace.op_last)
     op = trace.use_op[cut.of_use]
     birth = np.flatnonzero(born[cut.tensor] >= 0)
@@ -155,52 +159,99 @@ def analyze_lifetimes(trace: Trace, *, tails: bool = True) -> Lifetimes:
     segment, time, last, write = segment[order], time[order], last[order], write[order]
     stride = 4 * n + 4  # segments side by side on one line, so that running maxima do not mix
     last = np.maximum.accumulate(last + segment * stride) - segment * stride
-
-    events = len(segment)
-    heads = np.ones(events, dtype=bool)
+    heads = np.ones(len(segment), dtype=bool)
     heads[1:] = segment[1:] != segment[:-1]
-    finals = np.roll(heads, -1)
-    head_of = np.flatnonzero(heads)
-    lives_on = lasting[cut.tensor[segment]]
-    dies = end[cut.tensor[segment]] + 1
-    following = np.roll(time, -1)
-    first_time = np.repeat(time[head_of], np.diff(np.append(head_of, events)))
-    stop = np.where(~finals, following, np.where(lives_on, first_time + n, dies))
-    returns = (~finals | lives_on).astype(np.int64)
+    return _Events(segment, time, last, write, np.flatnonzero(heads))
+
+
+def _epochs(events: _Events, lives_on: Bools) -> tuple[Ints, Ints]:
+    """Epoch and rank of what follows each event."""
     # An epoch is numbered by the count of writes so far; what follows the last write of a weight goes on after the
     # turn.
+    heads, write = events.heads, events.write
     writes = np.cumsum(write)
-    before = np.repeat(writes[head_of] - write[head_of], np.diff(np.append(head_of, events)))
-    total = np.repeat(np.add.reduceat(write, head_of) if events else write, np.diff(np.append(head_of, events)))
-    inside = writes - before
-    epoch = np.where((inside == 0) & lives_on & (total > 0), before + total, writes)
-    epoch = epoch + segment  # distinct between segments: each has at least its own number
+    before = events.spread(writes[heads] - write[heads])
+    total = events.spread(np.add.reduceat(write, heads) if len(events) else write)
+    wrapped = (writes == before) & lives_on
+    epoch = np.where(wrapped & (total > 0), before + total, writes)
+    epoch = epoch + events.segment  # distinct between segments: each has at least its own number
     epoch = np.where(total == 0, np.where(lives_on, -1, epoch), epoch)
     _, renamed = np.unique(np.where(epoch < 0, -1, epoch), return_inverse=True)
-    epoch = np.where(epoch < 0, -1, renamed)
+    return np.where(epoch < 0, -1, renamed), np.arange(len(events)) + len(events) * wrapped
 
-    rank = np.arange(events) + events * ((inside == 0) & lives_on)
 
-    pieces = [(segment, last + 1, stop, returns, epoch, rank)]
-    # Tensors that are older than the iteration and die in it: the time before their first use.
-    older = head_of[(born[cut.tensor[segment[head_of]]] < 0) & ~lives_on[head_of] & (time[head_of] > 0)]
+# Rows of gaps before they are put in order: segment, start, stop, returns, epoch, rank.
+_Rows = tuple[Ints, Ints, Ints, Ints, Ints, Ints]
+
+
+def _after_events(trace: Trace, cut: _Segments, events: _Events, end: Ints) -> _Rows:
+    """From each event to the next of its segment, to its first in the next iteration, or to its death."""
+    tensor = cut.tensor[events.segment]
+    lives_on = trace.lasting[tensor]
+    finals = np.zeros(len(events), dtype=bool)
+    finals[events.heads - 1] = True  # before a head is a final; before the first, the last of all
+    first_time = events.spread(events.time[events.heads])
+    stop = np.where(
+        ~finals, np.roll(events.time, -1), np.where(lives_on, first_time + trace.operations, end[tensor] + 1)
+    )
+    returns = (~finals | lives_on).astype(np.int64)
+    return events.segment, events.last + 1, stop, returns, *_epochs(events, lives_on)
+
+
+def _before_first_use(trace: Trace, cut: _Segments, events: _Events, epochs: int) -> _Rows:
+    """Tensors that are older than the iteration and die in it: the time before their first use."""
+    tensor, time = cut.tensor[events.segment[events.heads]], events.time[events.heads]
+    older = events.heads[(trace.tensor_born[tensor] < 0) & ~trace.lasting[tensor] & (time > 0)]
     none = np.zeros_like(older)
-    fresh = epoch.max(initial=0) + 1 + np.arange(len(older))
-    pieces.append((segment[older], none, time[older], none + 1, fresh, none))
-    # Segments nobody uses at all.
-    idle = np.flatnonzero(~np.isin(np.arange(len(cut.tensor)), segment))
-    begun = begin[cut.tensor[idle]]
-    finish = np.where(lasting[cut.tensor[idle]], begun + n, end[cut.tensor[idle]] + 1)
+    return events.segment[older], none, events.time[older], none + 1, epochs + np.arange(len(older)), none
+
+
+def _never_used(trace: Trace, cut: _Segments, events: _Events, begin: Ints, end: Ints) -> _Rows:
+    """Segments without any event: all their life."""
+    idle = np.flatnonzero(~np.isin(np.arange(len(cut.tensor)), events.segment))
+    tensor = cut.tensor[idle]
+    stop = np.where(trace.lasting[tensor], begin[tensor] + trace.operations, end[tensor] + 1)
     none = np.zeros_like(idle)
-    pieces.append((idle, begun, finish, none, none - 1, none))
-    segment, start, stop, returns, epoch, rank = (np.concatenate(part) for part in zip(*pieces, strict=True))
+    return idle, begin[tensor], stop, none, none - 1, none
+
+
+def analyze_lifetimes(trace: Trace, *, tails: bool = True) -> Lifetimes:
+    """Segments, gaps and needs of a trace. Time and memory grow as n + m + k log k.
+
+    Parameters
+    ----------
+    trace
+        One iteration.
+    tails
+        Whether a last chunk that is not full may be away alone; without it, where tensors move whole.
+    """
+    n = trace.operations
+    # The first and the last operation of each tensor, on the line of two iterations.
+    begin = np.maximum(trace.tensor_born, 0)
+    end = np.where(trace.tensor_died >= 0, trace.tensor_died, n - 1)
+    end = np.where(trace.wraps, end + n, end)
+    live = cover(n, begin, end + 1, trace.chunks)
+    cut = _cut(trace, tails)
+    events = _events(trace, cut, begin)
+    after = _after_events(trace, cut, events, end)
+    before = _before_first_use(trace, cut, events, int(after[4].max(initial=0)) + 1)
+    rows = (after, before, _never_used(trace, cut, events, begin, end))
+    gaps = _gaps(trace, cut, *(np.concatenate(column) for column in zip(*rows, strict=True)))
+    return Lifetimes(live, live - cover(n, gaps.start, gaps.stop, gaps.chunks), gaps)
+
+
+def _gaps(
+    trace: Trace, cut: _Segments, segment: Ints, start: Ints, stop: Ints, returns: Ints, epoch: Ints, rank: Ints
+) -> Gaps:
+    """Those that are longer than nothing, on the circle and in order."""
+    n = trace.operations
     turn = (start >= n) * n
     start, stop = start - turn, stop - turn
     kept = np.flatnonzero(stop > start)
     kept = kept[np.lexsort((start[kept], segment[kept]))]
     segment = segment[kept]
     filled = trace.tensor_bytes[cut.tensor] - cut.first * trace.chunk_bytes
-    gaps = Gaps(
+    return Gaps(
         cut.tensor[segment],
         cut.first[segment],
         cut.chunks[segment],
@@ -211,4 +262,3 @@ def analyze_lifetimes(trace: Trace, *, tails: bool = True) -> Lifetimes:
         epoch[kept],
         rank[kept],
     )
-    return Lifetimes(live, live - cover(n, gaps.start, gaps.stop, gaps.chunks), gaps)
