@@ -17,12 +17,13 @@ import numpy as np
 
 from .bounds import least_seconds, least_seconds_in_windows, smallest_budget
 from .errors import LgmError
+from .lanes import Timeline
 from .lifetimes import Lifetimes, analyze_lifetimes
 from .mapping import layers, occupied
 from .model import Device, Plan, Trace
 from .planner import Switches, analyze
 from .schedule import Moves, moves_of_plan
-from .simulate import Timeline, run_on_demand, run_plan
+from .simulate import run_on_demand, run_plan
 from .units import format_bytes, format_seconds
 
 __all__ = ["draw", "fit", "graph", "perfetto", "summary", "table", "trace_summary"]

@@ -1,7 +1,8 @@
 """What a plan does in time: computing, the outgoing and the incoming lane, and the chunks between them.
 
 Covers: step time, peak, waits and the busy times of the lanes in the steady state; running without a plan.
-Leaves: how the moves were found (``schedule``). The rules of the native core (``kernels/engine/``) in miniature:
+Leaves: how the moves were found (``schedule``), the lanes themselves (``lanes``). The rules of the native core
+(``kernels/engine/``) in miniature:
 
 - moves of an operation begin with it; copies of one lane follow each other, the two lanes run side by side;
 - a leaving vTensor's chunk is free when its copy ends (at once, if it is clean);
@@ -13,103 +14,17 @@ end.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from dataclasses import dataclass
 
 import numpy as np
 
-from .errors import LgmError
+from .lanes import Lanes, Timeline
 from .lifetimes import Lifetimes
 from .model import Device, Ints, Prediction, Trace
 from .schedule import Moves
 
-__all__ = ["Timeline", "run_on_demand", "run_plan"]
-
-_GRAINS = 1024  # in which a copy out ends: chunk by chunk up to twice as many, in bundles of chunks where it is longer
-
-
-@dataclass(slots=True)
-class Timeline:
-    """One iteration for drawing: seconds from its beginning."""
-
-    begin: list[float] = field(default_factory=list)
-    """[n] When each operation's kernel starts."""
-    wait: list[float] = field(default_factory=list)
-    """[n] How long it waited before."""
-    held: list[int] = field(default_factory=list)
-    """[n] Chunks held while it runs."""
-    out: list[tuple[float, float, int, int]] = field(default_factory=list)
-    """Start, end, row of the move, chunks."""
-    back: list[tuple[float, float, int, int]] = field(default_factory=list)
-
-
-class _Lanes:
-    """Free chunks, the two lanes, and arrivals that wait for a chunk."""
-
-    def __init__(self, device: Device, free: int) -> None:
-        self.latency, self.out_speed, self.in_speed = device.latency, device.out_speed, device.in_speed
-        self.free = free
-        self.least = free
-        self.out_free = 0.0
-        self.in_free = 0.0
-        self.leaving: deque[list[float]] = deque()  # next completion, time between them, how many are left, chunks each
-        self.pending: deque[list[float]] = deque()  # chunks left, seconds each, key, not before
-        self.done: dict[int, float] = {}
-        self.log: Timeline | None = None
-
-    def leave(self, now: float, chunks: int, size: int, key: int) -> None:
-        each = size / chunks / self.out_speed + self.latency
-        start = max(now, self.out_free)
-        self.out_free = start + each * chunks
-        grain = max(1, chunks // _GRAINS)
-        self.leaving.append([start + each * grain, each * grain, chunks // grain, grain])
-        if chunks % grain:
-            self.leaving.append([self.out_free, each, 1, chunks % grain])
-        if self.log is not None:
-            self.log.out.append((start, self.out_free, key, chunks))
-
-    def advance(self, now: float) -> None:
-        """Let copies out end until `now`; arrivals that wait take the chunks."""
-        leaving = self.leaving
-        while leaving and leaving[0][0] <= now:
-            bundle = leaving[0]
-            if self.pending or bundle[2] == 1:
-                count = 1
-            else:
-                count = min(int((now - bundle[0]) / bundle[1]) + 1 if bundle[1] > 0 else int(bundle[2]), int(bundle[2]))
-            at = bundle[0] + (count - 1) * bundle[1]
-            bundle[0] += count * bundle[1]
-            bundle[2] -= count
-            if bundle[2] <= 0:
-                leaving.popleft()
-            self.free += count * int(bundle[3])
-            if self.pending:
-                self.pump(at)
-
-    def pump(self, now: float) -> None:
-        while self.pending and self.free > 0:
-            bundle = self.pending[0]
-            count = min(self.free, int(bundle[0]))
-            self.free -= count
-            start = max(self.in_free, now, bundle[3])
-            self.in_free = start + count * bundle[1]
-            bundle[0] -= count
-            if self.log is not None:
-                self.log.back.append((start, self.in_free, int(bundle[2]), count))
-            if bundle[0] <= 0:
-                self.done[int(bundle[2])] = self.in_free
-                self.pending.popleft()
-        self.least = min(self.least, self.free)
-
-    def wait_for_chunks(self, now: float, chunks: int) -> float:
-        """The time at which `chunks` are free. Arrivals that wait come first, as in the core."""
-        self.advance(now)
-        while self.free < chunks:
-            if not self.leaving:
-                raise LgmError("simulation: an operation waits for chunks that nobody gives up")
-            now = max(now, self.leaving[0][0])
-            self.advance(now)
-        return now
+__all__ = ["run_on_demand", "run_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +75,12 @@ def run_plan(
     LgmError
         If the moves leave an operation without chunks (then the plan is invalid).
     """
+    # One loop over local lists, and whole: most of an analysis is spent in it, and a call costs as much as a row.
     n = trace.operations
     books = _balance(trace, life, moves)
     never = books.never_again
     left, back = moves.out_last - moves.out_first, moves.in_last - moves.in_first
-    lanes = _Lanes(device, device.budget_chunks - books.at_turn)
+    lanes = Lanes(device, device.budget_chunks - books.at_turn)
 
     # Moves are in the order of their operations: those of a row lie side by side.
     rows = np.arange(n + 1)
@@ -212,11 +128,8 @@ def run_plan(
                 key = (cycle - wraps[k]) * m + k
                 if key < 0:
                     continue  # for the first iteration it is there
-                while key not in lanes.done:
-                    if not lanes.leaving:
-                        raise LgmError("simulation: an arrival waits for a chunk that nobody gives up")
-                    now = max(now, lanes.leaving[0][0])
-                    lanes.advance(now)
+                if key not in lanes.done:
+                    now = lanes.wait_for_arrival(now, key)
                 now = max(now, lanes.done.pop(key))
             wanted = allocate[row] + (books.reborn if row == 0 and cycle > 0 else 0)
             if wanted:
@@ -238,6 +151,71 @@ def run_plan(
     return Prediction(now - began, peak, waited, int(left[moves.out_bytes > 0].sum()), int(back.sum())), line
 
 
+class _Demand:
+    """Memory without a plan: what is missing comes when it is used, and the longest unused leaves."""
+
+    def __init__(self, trace: Trace, device: Device, whole: bool) -> None:
+        self.device, self.whole = device, whole
+        self.lanes = Lanes(device, device.budget_chunks)
+        self.sizes = trace.chunks.tolist()
+        self.mean = [b / c for b, c in zip(trace.tensor_bytes.tolist(), self.sizes, strict=True)]  # bytes of a chunk
+        self.resident: OrderedDict[int, int] = OrderedDict()  # tensor -> chunks, longest unused first
+        self.slots: dict[int, int] = {}  # tensor -> chunks with a valid copy in the host store
+        self.out = self.back = 0
+
+    def make_room(self, now: float, chunks: int, pinned: set[int]) -> float:
+        """The time at which `chunks` are free, after others than `pinned` have left for them."""
+        lanes, resident, slots = self.lanes, self.resident, self.slots
+        under_way = sum(int(b[2]) for b in lanes.leaving)
+        for t in list(resident):
+            if lanes.free + under_way >= chunks:
+                break
+            if t in pinned or resident[t] == 0:
+                continue
+            count = resident[t] if self.whole else min(resident[t], chunks - lanes.free - under_way)
+            away = self.sizes[t] - resident[t]
+            clean = min(count, max(0, slots.get(t, 0) - away))
+            lanes.free += clean
+            if count > clean:
+                lanes.leave(now, count - clean, round(self.mean[t] * (count - clean)), 0)
+                under_way += count - clean
+                self.out += count - clean
+            slots[t] = max(slots.get(t, 0), away + count)
+            resident[t] -= count
+        return lanes.wait_for_chunks(now, chunks)
+
+    def allocate(self, now: float, t: int, pinned: set[int]) -> float:
+        now = self.make_room(now, self.sizes[t], pinned)
+        self.lanes.free -= self.sizes[t]
+        self.resident[t] = self.sizes[t]
+        return now
+
+    def use(self, now: float, t: int, write: bool, pinned: set[int]) -> float:
+        """The time at which all of it is there."""
+        lanes, resident = self.lanes, self.resident
+        if t not in resident:  # older than the trace: made now, unless the host has it
+            resident[t] = 0
+            if not self.slots.get(t):
+                now = self.allocate(now, t, pinned)
+        missing = self.sizes[t] - resident[t]
+        if missing:
+            now = self.make_room(now, missing, pinned)
+            lanes.free -= missing
+            each = self.mean[t] / self.device.in_speed + self.device.latency
+            lanes.in_free = max(lanes.in_free, now) + missing * each
+            now = lanes.in_free + missing * self.mean[t] * self.device.tax
+            resident[t] = self.sizes[t]
+            self.back += missing
+        resident.move_to_end(t)
+        if write:
+            self.slots[t] = 0
+        return now
+
+    def free(self, t: int) -> None:
+        self.lanes.free += self.resident.pop(t, 0)
+        self.slots.pop(t, None)
+
+
 def run_on_demand(trace: Trace, device: Device, *, whole: bool = False, cycles: int = 2) -> Prediction:
     """No plan: what is missing comes when it is needed, and the longest unused leaves (LRU).
 
@@ -247,11 +225,9 @@ def run_on_demand(trace: Trace, device: Device, *, whole: bool = False, cycles: 
         Victims are whole tensors; else exactly as many vTensors leave as are needed.
     """
     n = trace.operations
-    sizes = trace.chunks.tolist()
     uses: list[list[tuple[int, bool]]] = [[] for _ in range(n)]
-    for op, tensor, write in zip(
-        trace.use_op.tolist(), trace.use_tensor.tolist(), trace.use_write.tolist(), strict=True
-    ):
+    columns = (trace.use_op.tolist(), trace.use_tensor.tolist(), trace.use_write.tolist())
+    for op, tensor, write in zip(*columns, strict=True):
         uses[op].append((tensor, bool(write)))
     births: list[list[int]] = [[] for _ in range(n)]
     deaths: list[list[int]] = [[] for _ in range(n)]
@@ -262,68 +238,27 @@ def run_on_demand(trace: Trace, device: Device, *, whole: bool = False, cycles: 
                 deaths[n - 1].append(t)
         if d >= 0:
             deaths[d].append(t)
-    lanes = _Lanes(device, device.budget_chunks)
-    resident: OrderedDict[int, int] = OrderedDict()  # tensor -> chunks, longest unused first
-    slots: dict[int, int] = {}  # tensor -> chunks with a valid copy in the host store
+    memory = _Demand(trace, device, whole)
+    lanes = memory.lanes
     seconds = (trace.op_ns / 1e9).tolist()
-    mean = [b / c for b, c in zip(trace.tensor_bytes.tolist(), sizes, strict=True)]
     now = began = waited = 0.0
-    out = back = 0
     peak = 0
-
-    def room(now: float, chunks: int, pinned: set[int]) -> float:
-        nonlocal out
-        under_way = sum(int(b[2] * b[3]) for b in lanes.leaving)
-        for t in list(resident):
-            if lanes.free + under_way >= chunks:
-                break
-            if t in pinned or resident[t] == 0:
-                continue
-            count = resident[t] if whole else min(resident[t], chunks - lanes.free - under_way)
-            clean = min(count, max(0, slots.get(t, 0) - (sizes[t] - resident[t])))
-            lanes.free += clean
-            if count > clean:
-                lanes.leave(now, count - clean, round(mean[t] * (count - clean)), 0)
-                under_way += count - clean
-                out += count - clean
-            slots[t] = max(slots.get(t, 0), sizes[t] - resident[t] + count)
-            resident[t] -= count
-        return lanes.wait_for_chunks(now, chunks)
-
     for _ in range(cycles):
-        began, waited, out, back = now, 0.0, 0, 0
+        began, waited, memory.out, memory.back = now, 0.0, 0, 0
         for row in range(n):
             lanes.advance(now)
             arrived = now
             pinned = {t for t, _ in uses[row]} | set(births[row])
             for t, write in uses[row]:
-                if t not in resident:
-                    resident[t] = 0 if slots.get(t) else sizes[t]
-                    if resident[t]:
-                        now = room(now, sizes[t], pinned)
-                        lanes.free -= sizes[t]
-                missing = sizes[t] - resident[t]
-                if missing:
-                    now = room(now, missing, pinned)
-                    lanes.free -= missing
-                    lanes.in_free = max(lanes.in_free, now) + missing * (mean[t] / device.in_speed + device.latency)
-                    now = lanes.in_free
-                    resident[t] = sizes[t]
-                    back += missing
-                    now += missing * mean[t] * device.tax
-                resident.move_to_end(t)
-                if write:
-                    slots[t] = 0
+                now = memory.use(now, t, write, pinned)
             for t in births[row]:
-                now = room(now, sizes[t], pinned)
-                lanes.free -= sizes[t]
-                resident[t], slots[t] = sizes[t], 0
-                resident.move_to_end(t)
+                now = memory.allocate(now, t, pinned)
+                memory.slots[t] = 0
+                memory.resident.move_to_end(t)
             peak = max(peak, device.budget_chunks - lanes.free)
             waited += now - arrived
             now += seconds[row]
             lanes.advance(now)
             for t in deaths[row]:
-                lanes.free += resident.pop(t, 0)
-                slots.pop(t, None)
-    return Prediction(now - began, peak, waited, out, back)
+                memory.free(t)
+    return Prediction(now - began, peak, waited, memory.out, memory.back)

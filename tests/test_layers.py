@@ -53,7 +53,7 @@ LGM = [
     {"limits"},
     {"model"},
     {"codec", "lifetimes", "validate"},
-    {"cost", "schedule", "problem"},
+    {"cost", "schedule", "problem", "lanes"},
     {"residual", "bounds", "simulate", "mapping"},
     {"choice"},
     {"planner"},
