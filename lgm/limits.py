@@ -37,7 +37,7 @@ MOST_CHUNKS = 1 << 26
 """Of all tensors of an iteration: 128 TiB in chunks of 2 MiB, which is what a process can address. ``validate`` keeps a
 byte for each that is alive."""
 MOST_OPERATIONS = 1 << 20
-"""The core records no longer iterations (``kMostRows`` in ``kernels/recorder.h``)."""
+"""The core records no longer iterations (``kMostRows`` in ``kernels/iteration/recorder.h``)."""
 MOST_ENTRIES = 1 << 24
 """Of any array: sixteen tensors or uses for each of the most operations."""
 LONGEST_SECONDS = 366 * 24 * 3600
