@@ -3,7 +3,8 @@
 Covers: telling the core that an address was given away, so that from then on its data is mapped wherever it is,
 also for readers the processor does not catch (a ``write(2)`` of the kernel), and is never taken for unchanged; and,
 on a GPU, what a backward written in Python works on.
-Leaves: plain reads and writes by instructions; those the fault handler serves (``kernels/process/fault_handler.h``).
+Leaves: plain reads and writes by instructions; those the fault handler serves (``kernels/process/fault_handler.h``);
+taking the doors away again (``patches``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["close_doors", "open_doors"]
+from .patches import replace
+
+__all__ = ["open_doors"]
 
 # Tensor.__array__, __cuda_array_interface__ and the typed storages go through these. On a GPU an address that was given
 # away stays resident for good, so a storage is no door there (torch.save asks for every one), only its address is.
@@ -27,7 +30,6 @@ _DOORS: dict[str, list[tuple[type, str]]] = {
 }
 _TENSOR: Any = torch._C.TensorBase
 _STORAGE: Any = torch._C.StorageBase
-_saved: dict[tuple[type, str], Any] = {}
 
 
 def _is_fake(value: Any) -> bool:
@@ -56,9 +58,6 @@ def _door(original: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
     give_away.__name__ = original.__name__
     give_away.__doc__ = original.__doc__
     return give_away
-
-
-_enable_faulthandler = faulthandler.enable
 
 
 def _keeping_ours_on_top(enable: Callable[..., None], core: ModuleType) -> Callable[..., None]:
@@ -117,30 +116,14 @@ def _keep_what_backwards_are_given(core: ModuleType) -> None:
 
     for name in ("apply", "apply_boxed"):  # torch 2.13 has the second
         if hasattr(owner, name):
-            _set(owner, name, keeping(getattr(owner, name)))
-    _set(owner, "saved_tensors", property(saved_tensors))
-
-
-def _set(owner: type, name: str, value: Any) -> None:
-    _saved[owner, name] = vars(owner).get(name)
-    setattr(owner, name, value)
+            replace(owner, name, keeping(getattr(owner, name)))
+    replace(owner, "saved_tensors", property(saved_tensors))
 
 
 def open_doors(core: ModuleType, device: str) -> None:
-    """Replace the doors on torch's classes by ones that tell `core`."""
+    """Replace the doors on torch's classes by ones that tell `core`, until :func:`vtensor.patches.restore`."""
     for owner, name in _DOORS[device]:
-        _set(owner, name, _door(getattr(owner, name), core))
+        replace(owner, name, _door(getattr(owner, name), core))
     if core.ordered():
         _keep_what_backwards_are_given(core)
-    faulthandler.enable = _keeping_ours_on_top(_enable_faulthandler, core)
-
-
-def close_doors() -> None:
-    """Put torch's own methods back."""
-    for (owner, name), original in _saved.items():
-        if original is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-    _saved.clear()
-    faulthandler.enable = _enable_faulthandler
+    replace(faulthandler, "enable", _keeping_ours_on_top(faulthandler.enable, core))

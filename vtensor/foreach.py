@@ -3,7 +3,8 @@
 Covers: ``torch._foreach_*`` and ``torch._fused_*``, which optimizers with ``foreach=True`` or ``fused=True`` call once
 for all parameters. One call pins its whole lists; cut, each part does the same work on its tensors, in the same order,
 so the result is the same bit for bit.
-Leaves: calls from C++ (none in torch's optimizers); there the core borrows what does not fit.
+Leaves: calls from C++ (none in torch's optimizers); there the core borrows what does not fit; putting torch's own
+functions back (``patches``).
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["cut", "cut_foreach", "restore_foreach"]
+from .patches import replace
 
-_saved: dict[str, Callable[..., Any]] = {}
+__all__ = ["cut", "cut_foreach"]
 
 
 def cut(sizes: list[int], limit: int) -> list[slice]:
@@ -76,16 +77,10 @@ def _cutting(original: Callable[..., Any], core: ModuleType, limit: Callable[[],
 
 
 def cut_foreach(core: ModuleType, limit: Callable[[], int]) -> None:
-    """Wrap every multi-tensor operation of ``torch``; `limit` gives the bytes one call may use."""
+    """Wrap every multi-tensor operation of ``torch``, until :func:`vtensor.patches.restore`.
+
+    `limit` gives the bytes one call may use.
+    """
     for name in dir(torch):
         if name.startswith(("_foreach_", "_fused_")):
-            original = getattr(torch, name)
-            _saved[name] = original
-            setattr(torch, name, _cutting(original, core, limit))
-
-
-def restore_foreach() -> None:
-    """Put torch's own functions back."""
-    for name, original in _saved.items():
-        setattr(torch, name, original)
-    _saved.clear()
+            replace(torch, name, _cutting(getattr(torch, name), core, limit))

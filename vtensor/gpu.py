@@ -20,7 +20,7 @@ __all__ = ["active_pool", "check_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
 log = logging.getLogger("vtensor")
 _pool: DevicePool | None = None
 _kept: list[DevicePool] = []  # of earlier sessions whose tensors live on
-_was_multithreaded = True
+_was_multithreaded: bool | None = None  # None: not changed
 
 
 def check_gpu(module: ModuleType, ordinal: int) -> None:
@@ -52,13 +52,15 @@ def check_gpu(module: ModuleType, ordinal: int) -> None:
 
 
 def start_gpu(module: ModuleType, config: Config) -> None:
-    """Start the core on ``config.ordinal``; its chunks come from a CuPy pool where there is CuPy."""
+    """Start the core on ``config.ordinal``; its chunks come from a CuPy pool where there is CuPy.
+
+    :func:`stop_gpu` undoes it, also in part.
+    """
     import torch
 
     global _pool, _was_multithreaded
-    check_gpu(module, config.ordinal)
-    pool = make_device_pool(module, config.chunk, config.ordinal, config.budget)
-    lent = [] if pool is None else pool.lend(config.budget_chunks)
+    _pool = make_device_pool(module, config.chunk, config.ordinal, config.budget)
+    lent = [] if _pool is None else _pool.lend(config.budget_chunks)
     try:
         module.start_cuda(
             budget_chunks=config.budget_chunks,
@@ -73,14 +75,11 @@ def start_gpu(module: ModuleType, config: Config) -> None:
             places=os.environ.get("VTENSOR_HOST_IN_PLACE") != "0",
         )
     except module.InvalidUse as error:
-        if pool is not None:
-            pool.close()
         raise ConfigError(str(error)) from None
-    _pool = pool
     # One thread runs forward and backward, so that an iteration is one sequence of operations that can be recorded.
     _was_multithreaded = torch.autograd.is_multithreading_enabled()
     torch._C._set_multithreading_enabled(False)
-    source = "its own" if pool is None else "a CuPy pool's"
+    source = "its own" if _pool is None else "a CuPy pool's"
     log.info("the CUDA device has been tried on one H100 so far; 'make gpu-check' of vtensor's repository tests yours")
     log.info("GPU %d: chunks of %s, %s", config.ordinal, format_bytes(config.chunk), source)
 
@@ -95,21 +94,30 @@ def resize_gpu(module: ModuleType, config: Config) -> None:
 
 
 def stop_gpu(module: ModuleType) -> None:
-    """Stop the core; raises ``torch.OutOfMemoryError`` if live tensors in the host store cannot come back."""
+    """Stop the core; raises ``torch.OutOfMemoryError`` if live tensors in the host store cannot come back.
+
+    May be called again where it was interrupted, and where nothing was started.
+    """
     import torch
 
-    global _pool
+    global _pool, _was_multithreaded
+    pool = _pool
+    if pool is not None:
+        _kept.append(pool)  # until the core says that no tensor uses its chunks; interrupted, it stays here
+    _pool = None
     try:
         unused = module.stop_cuda()
     except module.OutOfMemory as error:
+        _pool = pool
+        if pool is not None:
+            _kept.remove(pool)
         raise torch.OutOfMemoryError(str(error)) from None
-    torch._C._set_multithreading_enabled(_was_multithreaded)
-    if _pool is not None:
-        if unused:
-            _pool.close()
-        else:
-            _kept.append(_pool)
-    _pool = None
+    if _was_multithreaded is not None:
+        torch._C._set_multithreading_enabled(_was_multithreaded)
+        _was_multithreaded = None
+    if pool is not None and unused:
+        _kept.remove(pool)
+        pool.close()
 
 
 def active_pool() -> DevicePool:

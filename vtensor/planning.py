@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from torch.optim import optimizer as torch_optimizer
 
 import lgm
 from lgm.mapping import away_at_turn
@@ -57,7 +58,6 @@ class Planner:
         self._marker: weakref.ref[Any] | None = None
         self._thread: int | None = None
         self._others = 0
-        self._hook: Any = None
         self._work: threading.Thread | None = None
         self.wanted = False  # somebody wants a trace, whatever the policy
         self.plan: lgm.Plan | None = None  # the newest
@@ -67,15 +67,22 @@ class Planner:
 
     def attach(self) -> None:
         """Take the end of an optimizer's step for the end of an iteration."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        self._hook = register_optimizer_step_post_hook(self._after_step)
+        torch_optimizer.register_optimizer_step_post_hook(self._after_step)
 
     def detach(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-        if self._work is not None and self._work is not threading.current_thread():
-            self._work.join()
+        """Undo :meth:`attach`, also where it was interrupted, and wait for the analysis under way. May be repeated."""
+        # Not by the handle: an exception may come before it is kept.
+        hooks = torch_optimizer._global_optimizer_post_hooks
+        for key, hook in list(hooks.items()):
+            if hook == self._after_step:
+                hooks.pop(key, None)
+        self.wait()
+
+    def wait(self) -> None:
+        """Until the analysis under way, if any, is done."""
+        work = self._work
+        if work is not None and work.is_alive() and work is not threading.current_thread():
+            work.join()
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._marked:
@@ -110,8 +117,8 @@ class Planner:
         if repeated and self.plans and (self._work is None or not self._work.is_alive()):
             raw, device = self.module.recorded_iteration(), self._device()
             work = threading.Thread(target=self._analyze, args=(raw, device), name="vtensor-planner", daemon=True)
+            self._work = work  # first: a thread that runs is always known
             work.start()
-            self._work = work
 
     def change_budget(self, config: Config) -> None:
         """Plans were made for another budget: new ones are made."""
@@ -315,8 +322,8 @@ def why_no_plan() -> str:
 def wait_for_plan() -> None:
     """Wait until the analysis under way, if any, is done; its plan is followed from the next boundary on."""
     planner = _planner
-    if planner is not None and planner._work is not None:
-        planner._work.join()
+    if planner is not None:
+        planner.wait()
 
 
 def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:

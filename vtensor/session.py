@@ -1,7 +1,12 @@
 """Turning vtensor on and off: the one process-wide session.
 
-Covers: what ``enable`` twice, ``disable`` with live tensors, and nested contexts mean.
+Covers: what ``enable`` twice, ``disable`` with live tensors, nested contexts, and an exception between any two lines of
+these mean.
 Leaves: checking arguments (``config``), the work (``kernels/``), figures (``stats``).
+
+Ctrl-C raises an exception between any two lines. `_begun` is set before anything of a session starts, and forgotten only
+after all of it ended, by steps that may run twice, and where their start never came. So the next :func:`disable` or
+:func:`enable` ends what an interrupted one left; a change of budget that was interrupted is made again by the next.
 """
 
 from __future__ import annotations
@@ -12,18 +17,22 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, Literal
+
+import torch
 
 import lgm
 
 from . import native
 from .config import Config, Granularity, Oversize, Policy, format_bytes, make_config
-from .doors import close_doors, open_doors
+from .doors import open_doors
 from .errors import ConfigError, NotEnabledError, UnsupportedDeviceError
-from .foreach import cut_foreach, restore_foreach
-from .gpu import active_pool, resize_gpu, start_gpu, stop_gpu
+from .foreach import cut_foreach
+from .gpu import active_pool, check_gpu, resize_gpu, start_gpu, stop_gpu
 from .math_library import settle
+from .patches import restore
 from .planning import change_budget, check_plan, start_planner, stop_planner
 
 __all__ = ["Device", "active_config", "core", "cupy_allocator", "disable", "enable", "enabled", "is_enabled"]
@@ -32,7 +41,8 @@ Device = Literal["auto", "cpu", "cuda"]
 
 log = logging.getLogger("vtensor")
 _lock = threading.RLock()
-_active: Config | None = None
+_begun: Config | None = None  # the session that is there in whole or in part, as it is to be
+_active: Config | None = None  # the same as it is: None while it starts, and from the moment it begins to end
 
 
 def is_enabled() -> bool:
@@ -137,7 +147,6 @@ def enable(
     True
     >>> vtensor.disable()
     """
-    global _active
     if os.environ.get("VTENSOR_DISABLE", "").lower() in ("1", "true", "yes"):
         log.warning("VTENSOR_DISABLE is set: vtensor.enable() does nothing")
         return
@@ -154,31 +163,13 @@ def enable(
         "link": link,
     }
     with _lock:
-        if _active is not None:
-            if plan is not None:
-                raise ConfigError("vtensor is enabled already; a plan= is taken at the first enable() only")
-            _change(_active, budget, given)
-            return
-        config = make_config(budget, **given)
-        if plan is not None and config.policy != "plan":
-            raise ConfigError(f"plan= and policy={config.policy!r} contradict each other; leave the policy out")
-        checked = None if plan is None else check_plan(plan, config)
-        _start(config)
-        try:
-            _watch(config, checked)
-        except BaseException:
-            _stop(config)
-            raise
-        _active = config
-    log.info(
-        "enabled: budget %s in chunks of %s, host store %s in %s, %s by %s",
-        format_bytes(config.budget),
-        format_bytes(config.chunk),
-        format_bytes(config.host),
-        config.spill_dir or "RAM",
-        config.policy,
-        config.granularity,
-    )
+        if _active is None:
+            _end()  # what an interrupted call left
+            _begin(*_checked(budget, given, plan))
+        elif plan is not None:
+            raise ConfigError("vtensor is enabled already; a plan= is taken at the first enable() only")
+        else:
+            _change_budget(_active, _asked_budget(_active, budget, given))
 
 
 def disable() -> None:
@@ -189,12 +180,10 @@ def disable() -> None:
     torch.OutOfMemoryError
         On a GPU, if it has no room for live tensors that wait in the host store; then vtensor stays enabled.
     """
-    global _active
     with _lock:
-        if _active is None:
+        if _begun is None:
             return
-        _stop(_active)
-        _active = None
+        _end()
     log.info("disabled")
 
 
@@ -205,8 +194,8 @@ def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator
     Nested in an enabled session it changes the budget for the block and puts the old one back after it.
     """
     outer = _active
-    enable(budget, **options)
     try:
+        enable(budget, **options)
         yield
     finally:
         if outer is None:
@@ -217,8 +206,6 @@ def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator
 
 def _device(asked: str) -> str:
     """``"cpu"`` or ``"cuda"``."""
-    import torch
-
     if asked not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"device={asked!r} is unknown; choose 'auto', 'cpu' or 'cuda'")
     if asked == "cpu":
@@ -244,6 +231,42 @@ def cupy_allocator() -> Callable[[int], Any]:
     return active_pool().allocate
 
 
+def _checked(
+    budget: int | float | str | None, given: dict[str, Any], plan: str | os.PathLike[str] | None
+) -> tuple[Config, lgm.Plan | None]:
+    """What a new session needs; raises before anything of it starts."""
+    config = make_config(budget, **given)
+    if plan is None:
+        return config, None
+    if config.policy != "plan":
+        raise ConfigError(f"plan= and policy={config.policy!r} contradict each other; leave the policy out")
+    return config, check_plan(plan, config)
+
+
+def _begin(config: Config, plan: lgm.Plan | None) -> None:
+    global _begun, _active
+    module = native.load()
+    if config.device == "cuda":
+        check_gpu(module, config.ordinal)
+    _begun = config
+    try:
+        _start(config)
+        _watch(config, plan)
+    except BaseException:
+        _end()
+        raise
+    _active = config
+    log.info(
+        "enabled: budget %s in chunks of %s, host store %s in %s, %s by %s",
+        format_bytes(config.budget),
+        format_bytes(config.chunk),
+        format_bytes(config.host),
+        config.spill_dir or "RAM",
+        config.policy,
+        config.granularity,
+    )
+
+
 def _start(config: Config) -> None:
     module = native.load()
     settle()
@@ -251,15 +274,6 @@ def _start(config: Config) -> None:
         start_gpu(module, config)
     else:
         _start_cpu(module, config)
-
-
-def _watch(config: Config, plan: lgm.Plan | None) -> None:
-    """Put what the core has to be told of around torch's functions. :func:`_stop` undoes it, also in part."""
-    module = native.load()
-    open_doors(module, config.device)
-    # Half the budget: the other half is for what the loop around these calls keeps in use.
-    cut_foreach(module, lambda: active_config().budget // 2)
-    start_planner(config, plan)
 
 
 def _start_cpu(module: ModuleType, config: Config) -> None:
@@ -281,19 +295,48 @@ def _start_cpu(module: ModuleType, config: Config) -> None:
         raise ConfigError(str(error)) from None
 
 
-def _stop(config: Config) -> None:
+def _watch(config: Config, plan: lgm.Plan | None) -> None:
+    """Put what the core has to be told of around torch's functions."""
     module = native.load()
-    if config.device == "cuda":
-        stop_gpu(module)  # first: it raises, and changes nothing, if there is no room for what is absent
+    open_doors(module, config.device)
+    cut_foreach(module, _bytes_of_one_call)
+    start_planner(config, plan)
+
+
+def _bytes_of_one_call() -> int:
+    """Half the budget: the other half is for what the loop around multi-tensor operations keeps in use."""
+    config = _begun
+    return 0 if config is None else config.budget // 2
+
+
+def _end() -> None:
+    """End what there is of a session. On a GPU without room for what is absent it raises, and changes nothing."""
+    global _begun, _active
+    if _begun is None:
+        return
+    module = native.load()
+    active, _active = _active, None
+    if _begun.device == "cuda":
+        try:
+            stop_gpu(module)
+        except torch.OutOfMemoryError:
+            _active = active
+            raise
     stop_planner()
-    close_doors()
-    restore_foreach()
-    if config.device == "cpu":
+    restore()
+    if _begun.device == "cpu":
         module.stop()
+    _begun = None
 
 
-def _change(active: Config, budget: int | float | str | None, given: dict[str, Any]) -> None:
-    global _active
+def _asked_budget(active: Config, budget: int | float | str | None, given: dict[str, Any]) -> int:
+    """Bytes of the budget that enabling again asks for; arguments left at their defaults keep what is in force.
+
+    Raises
+    ------
+    ConfigError
+        If anything but the budget differs.
+    """
     defaults = {name: p.default for name, p in inspect.signature(enable).parameters.items()}
     kept = {name: getattr(active, name) or None for name in given}
     merged: dict[str, Any] = {name: kept[name] if value == defaults[name] else value for name, value in given.items()}
@@ -304,19 +347,27 @@ def _change(active: Config, budget: int | float | str | None, given: dict[str, A
             f"vtensor is enabled already with other settings ({', '.join(differing)}); only the budget can change "
             "while it runs. Call vtensor.disable() first"
         )
-    if asked.budget != active.budget:
-        import torch
+    return asked.budget
 
-        module = native.load()
-        try:
-            module.resize(asked.budget_chunks)
-        except module.OutOfMemory as error:
-            raise torch.OutOfMemoryError(str(error)) from None
-        _active = asked
-        if asked.device == "cuda":
-            resize_gpu(module, asked)
-        change_budget(asked)
-        log.info("budget changed from %s to %s", format_bytes(active.budget), format_bytes(asked.budget))
+
+def _change_budget(active: Config, budget: int) -> None:
+    """Interrupted, it leaves `_begun` and `_active` different, and is made again by the next call."""
+    global _begun, _active
+    if budget == active.budget and _begun is active:
+        return
+    asked, before = replace(active, budget=budget), _begun
+    module = native.load()
+    _begun = asked
+    try:
+        module.resize(asked.budget_chunks)
+    except module.OutOfMemory as error:
+        _begun = before
+        raise torch.OutOfMemoryError(str(error)) from None
+    if asked.device == "cuda":
+        resize_gpu(module, asked)
+    change_budget(asked)
+    _active = asked
+    log.info("budget changed from %s to %s", format_bytes(active.budget), format_bytes(asked.budget))
 
 
 def _set_log_level() -> None:

@@ -50,6 +50,7 @@ void bind_product(py::module_& m) {
       py::arg("places") = false);
   m.def("late_complaints", [] { return late_complaints(); });
   m.def("stop", [] {
+    if (current_engine() == nullptr) return;  // never started, or stopped already
     detach_torch();
     retire_current();
   });

@@ -1,0 +1,236 @@
+"""Exceptions at every point of ``enable``, of a change of budget, of ``disable``, and of a ``with`` block.
+
+A trace function raises ``KeyboardInterrupt`` where Ctrl-C could, and where it could not, as Python looks for signals at
+few of these points. Whatever an interrupted call left, one more ``disable()`` ends, or one more ``enable()``.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import linecache
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import optimizer
+
+import vtensor
+from vtensor import native, planning, session
+
+PAGE = 4096
+BUDGETS = 64 * PAGE, 32 * PAGE
+PACKAGE = str(Path(vtensor.__file__).parent)
+
+
+@dataclass(frozen=True)
+class Point:
+    """An event of a trace: the `nth` of its kind at an instruction of a function, counted from 1."""
+
+    code: CodeType
+    event: str
+    instruction: int
+    line: int
+    nth: int
+
+    def __str__(self) -> str:
+        text = linecache.getline(self.code.co_filename, self.line).strip()
+        where = f"{Path(self.code.co_filename).name}:{self.line} in {self.code.co_name}"
+        return f"{where}, {self.event} {self.instruction}, time {self.nth}: {text}"
+
+    @property
+    def file(self) -> str:
+        return Path(self.code.co_filename).name
+
+
+def points_of(action: Callable[[], Any]) -> list[Point]:
+    """Every event inside the package while `action` runs: calls, lines, instructions, returns."""
+    seen: dict[tuple[CodeType, str, int], int] = {}
+    found = []
+
+    def note(frame: FrameType, event: str, _argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        frame.f_trace_opcodes = True
+        key = frame.f_code, event, frame.f_lasti
+        seen[key] = seen.get(key, 0) + 1
+        found.append(Point(*key, frame.f_lineno or frame.f_code.co_firstlineno, seen[key]))
+        return note
+
+    sys.settrace(note)
+    try:
+        action()
+    finally:
+        sys.settrace(None)
+    return [point for point in found if point.event != "exception"]
+
+
+def interrupted(action: Callable[[], Any], at: Point) -> bool:
+    """Run `action` with an exception raised at a point; whether it came by there."""
+    left = at.nth
+
+    def count(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal left
+        if frame.f_code is not at.code:
+            return None
+        frame.f_trace_opcodes = at.event == "opcode"
+        if event == at.event and frame.f_lasti == at.instruction:
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return count
+
+    sys.settrace(count)
+    try:
+        action()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return left <= 0
+
+
+def thinned(points: list[Point]) -> list[Point]:
+    """Of a loop, the first two and the last two turns; of checking arguments, which changes nothing, every tenth."""
+    last: dict[tuple[CodeType, str, int], int] = {}
+    for point in points:
+        last[point.code, point.event, point.instruction] = point.nth
+    few = [p for p in points if p.nth <= 2 or p.nth > last[p.code, p.event, p.instruction] - 2]
+    dull = [p for p in few if p.file in ("config.py", "math_library.py")]
+    return [p for p in few if p.file not in ("config.py", "math_library.py")] + dull[::10]
+
+
+def as_torch_has_it() -> dict[str, Any]:
+    """All that a session replaces, and what tells that nothing of one is left."""
+    hooks = optimizer._global_optimizer_post_hooks
+    return {
+        "functions": {name: value for name, value in vars(torch).items() if name.startswith("_f")},
+        "tensor": dict(vars(torch.Tensor)),
+        "storage": dict(vars(torch.UntypedStorage)),
+        "backward": dict(vars(torch.autograd.function.BackwardCFunction)),
+        "faulthandler": faulthandler.enable,
+        "hooks": list(hooks.values()),
+        "threads": [t.name for t in threading.enumerate() if t.name.startswith("vtensor")],
+        "planner": planning._planner,
+        "enabled": vtensor.is_enabled(),
+    }
+
+
+def core_runs() -> bool:
+    module = native.load()
+    try:
+        module.snapshot()
+    except module.InvalidUse:
+        return False
+    return True
+
+
+def on(budget: int = BUDGETS[0]) -> None:
+    vtensor.enable(budget, chunk=PAGE, min_size=1, host=1 << 24)
+
+
+def block() -> None:
+    with vtensor.enabled(BUDGETS[0], chunk=PAGE, min_size=1, host=1 << 24), vtensor.enabled(BUDGETS[1]):
+        torch.ones(PAGE)
+
+
+class Trial:
+    """Interrupts a call at one point after another, each time from the same beginning."""
+
+    def __init__(self, prepare: Callable[[], None], action: Callable[[], None]) -> None:
+        self.prepare, self.action = prepare, action
+        self.done = self.kept_lock = 0
+        vtensor.disable()
+        self.plain = as_torch_has_it()
+        prepare()
+        self.points = points_of(action)
+        vtensor.disable()
+        self.is_off("no interrupt")
+
+    def is_off(self, after: object) -> None:
+        found = as_torch_has_it()
+        differing = [name for name in found if found[name] != self.plain[name]]
+        assert not differing, f"{differing} differ after {after}"
+        assert not core_runs(), f"the core runs after {after}"
+
+    def interrupt(self, at: Point, *, second: Point | None = None) -> None:
+        """Then one ``disable()``, itself interrupted first if a `second` point says so; or one ``enable()``."""
+        self.prepare()
+        assert interrupted(self.action, at), f"never came by {at}"
+        self.done += 1
+        self._free_lock(at)
+        if second is not None:
+            interrupted(vtensor.disable, second)
+            self._free_lock(second)
+        elif self.done % 2:
+            on()
+            budget = vtensor.memory_stats()["budget_bytes"]
+            assert vtensor.is_enabled() and budget == BUDGETS[0] == session.active_config().budget, at
+            assert planning._current().config.budget == budget, at
+        vtensor.disable()
+        self.is_off(at if second is None else f"{at}, and {second}")
+
+    def _free_lock(self, at: Point) -> None:
+        """An exception between a ``with`` block and its end keeps the lock: Python's own gap, where no signal is seen."""
+        while session._lock._is_owned():  # type: ignore[attr-defined]
+            assert "with _lock:" in str(at), f"the lock is kept after {at}"
+            session._lock.release()
+            self.kept_lock += 1
+
+
+CASES: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
+    "enable": (lambda: None, on),
+    "larger": (lambda: on(BUDGETS[1]), on),
+    "smaller": (on, lambda: on(BUDGETS[1])),
+    "disable": (on, vtensor.disable),
+    "block": (lambda: None, block),
+}
+
+
+@pytest.fixture(params=["memory", "ordered"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Also the device on which more of torch is replaced."""
+    if request.param == "ordered":
+        module = native.load()
+
+        def start(config: Any) -> None:
+            module.start_late(config.budget_chunks, config.chunk, config.host, config.policy, config.min_size, 1, False)
+
+        monkeypatch.setattr(session, "_start", start)
+    yield
+    vtensor.disable()
+
+
+def check(trial: Trial, points: list[Point], what: str) -> None:
+    for point in points:
+        trial.interrupt(point)
+    print(f"{what}: {trial.done} of {len(trial.points)} points, {trial.kept_lock} of them at the end of 'with _lock'")
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_an_exception_at_any_point(what: str, device: None) -> None:
+    trial = Trial(*CASES[what])
+    check(trial, thinned(trial.points), what)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", CASES)
+def test_an_exception_at_every_point(what: str, device: None) -> None:
+    trial = Trial(*CASES[what])
+    check(trial, trial.points, what)
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_an_exception_and_another_while_it_is_undone(what: str, device: None) -> None:
+    trial = Trial(*CASES[what])
+    draw = random.Random(1)
+    firsts, seconds = thinned(trial.points), thinned(Trial(*CASES["disable"]).points)
+    for _ in range(60):
+        trial.interrupt(draw.choice(firsts), second=draw.choice(seconds))
+    print(f"{what}: {trial.done} pairs of points")

@@ -1,0 +1,33 @@
+"""What a session puts in the place of attributes of torch and Python, and how it takes it away again.
+
+Covers: one list of all of them, so that whatever part of a session came to be can be undone at any moment: what was
+there is noted before it is replaced, and forgotten only after it is back. An exception may come between any two lines
+(Ctrl-C raises one there): :func:`restore` called again goes on where it stopped.
+Leaves: what is put there (``doors``, ``foreach``); locking (``session`` calls under its lock).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["replace", "restore"]
+
+_INHERITED: Any = object()  # stands for an attribute that the owner did not have itself
+_replaced: list[tuple[Any, str, Any]] = []
+
+
+def replace(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute of a class or a module until :func:`restore`."""
+    _replaced.append((owner, name, vars(owner).get(name, _INHERITED)))
+    setattr(owner, name, value)
+
+
+def restore() -> None:
+    """Put everything back as it was, what was replaced last first."""
+    while _replaced:
+        owner, name, original = _replaced[-1]
+        if original is not _INHERITED:
+            setattr(owner, name, original)
+        elif name in vars(owner):
+            delattr(owner, name)
+        _replaced.pop()
