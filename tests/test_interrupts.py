@@ -22,7 +22,8 @@ import torch
 from torch.optim import optimizer
 
 import vtensor
-from vtensor import native, planning, session
+from vtensor import gpu, native, planning, session
+from vtensor.config import make_config
 
 PAGE = 4096
 BUDGETS = 64 * PAGE, 32 * PAGE
@@ -146,6 +147,7 @@ class Trial:
     def __init__(self, prepare: Callable[[], None], action: Callable[[], None]) -> None:
         self.prepare, self.action = prepare, action
         self.done = self.kept_lock = 0
+        native.load()
         vtensor.disable()
         self.plain = as_torch_has_it()
         prepare()
@@ -177,7 +179,7 @@ class Trial:
         self.is_off(at if second is None else f"{at}, and {second}")
 
     def _free_lock(self, at: Point) -> None:
-        """An exception between a ``with`` block and its end keeps the lock: Python's own gap, where no signal is seen."""
+        """Between a ``with`` block and its end an exception keeps the lock: a gap of Python where no signal comes."""
         while session._lock._is_owned():  # type: ignore[attr-defined]
             assert "with _lock:" in str(at), f"the lock is kept after {at}"
             session._lock.release()
@@ -234,3 +236,84 @@ def test_an_exception_and_another_while_it_is_undone(what: str, device: None) ->
     for _ in range(60):
         trial.interrupt(draw.choice(firsts), second=draw.choice(seconds))
     print(f"{what}: {trial.done} pairs of points")
+
+
+def test_the_core_is_loaded_by_the_next_call() -> None:
+    module = native.load()
+
+    def first_load() -> None:
+        native.load.cache_clear()
+        native.load()
+
+    points = thinned(points_of(first_load))
+    for point in points:
+        assert interrupted(first_load, point)
+        assert native.load().start is module.start, point
+    print(f"load: {len(points)} points")
+
+
+class FakeGpu:
+    """A core and the pool its chunks come from."""
+
+    running = closed = False
+    InvalidUse, OutOfMemory = ValueError, MemoryError
+
+    def __init__(self, *, tensors_live: bool) -> None:
+        self.tensors_live = tensors_live
+
+    def start_cuda(self, **_settings: Any) -> None:
+        self.running = True
+
+    def stop_cuda(self) -> bool:
+        was, self.running = self.running, False
+        return not (was and self.tensors_live)  # the second time it does not know any more
+
+    def lend(self, chunks: int) -> list[int]:
+        return [PAGE] * chunks
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("tensors_live", [False, True])
+@pytest.mark.parametrize("multithreaded", [False, True])
+def test_a_gpu_is_given_back(tensors_live: bool, multithreaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config(1 << 20, chunk=PAGE)
+    core: Any = None
+
+    def fresh(*, live: bool) -> None:
+        nonlocal core
+        core = FakeGpu(tensors_live=live)
+        monkeypatch.setattr(gpu, "make_device_pool", lambda *_: core)
+        monkeypatch.setattr(gpu, "_kept", [])
+
+    def start() -> None:
+        gpu.start_gpu(core, config)
+
+    def stop() -> None:
+        gpu.stop_gpu(core)
+
+    def stop_and_look(at: object) -> None:
+        stop()
+        assert not core.running and gpu._pool is None, at
+        assert not (core.closed and core.tensors_live), f"tensors lost their memory after {at}"
+        assert torch.autograd.is_multithreading_enabled() == multithreaded, at
+
+    torch.autograd.set_multithreading_enabled(multithreaded)
+    try:
+        fresh(live=tensors_live)
+        starts, stops = points_of(start), points_of(stop)
+        assert core.closed != tensors_live
+        for point in starts:
+            fresh(live=False)
+            assert interrupted(start, point)
+            stop_and_look(point)
+            assert not gpu._kept, point
+        for point in stops:
+            fresh(live=tensors_live)
+            start()
+            assert interrupted(stop, point)
+            stop_and_look(point)
+    finally:
+        torch.autograd.set_multithreading_enabled(True)
+    print(f"gpu: {len(starts)} points of a start, {len(stops)} of a stop")

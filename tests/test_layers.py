@@ -36,8 +36,8 @@ ENGINE = [  # the rooms of kernels/engine
     {"engine"},
 ]
 VTENSOR = [
-    {"errors"},
-    {"config", "cuda_headers", "recorder", "math_library"},
+    {"errors", "patches"},
+    {"config", "cuda_headers", "recorder", "math_library", "cache"},
     {"native"},
     {"doors", "foreach", "planning", "pools", "chunk_ops"},
     {"gpu"},

@@ -1,10 +1,11 @@
 """Builds the native core on first use and loads it.
 
-Covers: finding the sources, the compiler and torch's headers; a cache per torch version and source hash.
-Leaves: everything the core does (``kernels/``). The core is compiled here, and not shipped as a binary, because it
-includes torch's C++ headers and so fits exactly one torch build; that takes half a minute, once.
+Covers: finding the sources, the compiler and torch's headers; one build per torch version and source hash.
+Leaves: where builds are kept, and whether they may be trusted (``cache``); everything the core does (``kernels/``). The
+core is compiled here, and not shipped as a binary, because it includes torch's C++ headers and so fits exactly one
+torch build; that takes half a minute, once.
 
-Environment: ``VTENSOR_CACHE`` (where builds are kept, default ``~/.cache/vtensor``), ``CXX`` (the compiler).
+Environment: ``CXX`` (the compiler).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
+from .cache import cache_dir, check_ours, make_private
 from .cuda_headers import cuda_include
 from .errors import BuildError
 
@@ -84,13 +86,6 @@ def python_include() -> str:
     return sysconfig.get_path("include")
 
 
-def _cache_dir() -> Path:
-    chosen = os.environ.get("VTENSOR_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vtensor"
-
-
 def library_path() -> Path:
     """Where the compiled core for this torch, this Python and these sources is kept."""
     import torch
@@ -100,7 +95,7 @@ def library_path() -> Path:
         digest.update(source.name.encode() + source.read_bytes())
     abi = int(torch.compiled_with_cxx11_abi())
     tag = f"torch{torch.__version__}-{sys.implementation.cache_tag}-abi{abi}-{digest.hexdigest()[:16]}"
-    return _cache_dir() / tag / (_NAME + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
+    return cache_dir() / tag / (_NAME + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
 
 
 def _run(command: list[str]) -> None:
@@ -114,7 +109,7 @@ def _run(command: list[str]) -> None:
 
 
 def build(target: Path, *, verbose: bool = True) -> None:
-    """Compile the core into `target`, all files of it or none.
+    """Compile the core into `target`, all files of it or none. Pre: its directory is there.
 
     Raises
     ------
@@ -139,7 +134,6 @@ def build(target: Path, *, verbose: bool = True) -> None:
     if cuda:
         flags.append("-DVT_CUDA")
     include = [f"-isystem{path}" for path in (*torch_include(), python_include(), *cuda)]
-    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
 
         def compile_one(source: Path) -> str:
@@ -157,23 +151,43 @@ def build(target: Path, *, verbose: bool = True) -> None:
         torch_lib = str(Path(torch.__file__).parent / "lib")
         libraries = ["-ltorch_cpu", "-lc10", "-ldl", *(["-ltorch_cuda", "-lc10_cuda"] if cuda else [])]
         _run([cxx, "-shared", *units, "-o", library, f"-L{torch_lib}", *libraries, f"-Wl,-rpath,{torch_lib}"])
+        Path(library).chmod(0o700)
         Path(library).replace(target)
     if verbose:
         print(f"vtensor: compiled, kept in {target.parent}", file=sys.stderr, flush=True)
 
 
+def _build_once(target: Path) -> None:
+    """Two processes, one build."""
+    make_private(target.parent)
+    check_ours(target)  # others could exchange what is compiled before it is linked
+    with (target.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_file():
+            build(target)
+
+
 @lru_cache(maxsize=1)
 def load() -> ModuleType:
-    """The native core as a module, compiled first if there is no build for this torch yet."""
+    """The native core as a module, compiled first if there is no build for this torch yet.
+
+    Raises
+    ------
+    BuildError
+        If it cannot be compiled, kept, or loaded, or if others could have changed it.
+    """
     import torch  # noqa: F401  (its libraries must be loaded before ours)
 
-    target = library_path()
-    if not target.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with (target.parent / "lock").open("w") as lock:  # two processes, one build
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not target.is_file():
-                build(target)
+    target = library_path().resolve()
+    try:
+        if not target.is_file():
+            _build_once(target)
+        check_ours(target)
+    except OSError as error:
+        raise BuildError(
+            f"the compiled core cannot be kept in {cache_dir()} ({error.strerror}: {error.filename}); set "
+            "VTENSOR_CACHE to a directory that you can write to"
+        ) from None
     spec = importlib.util.spec_from_file_location(_NAME, target)
     if spec is None or spec.loader is None:
         raise BuildError(f"cannot load {target}; delete it to build again")

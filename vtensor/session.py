@@ -4,9 +4,9 @@ Covers: what ``enable`` twice, ``disable`` with live tensors, nested contexts, a
 these mean.
 Leaves: checking arguments (``config``), the work (``kernels/``), figures (``stats``).
 
-Ctrl-C raises an exception between any two lines. `_begun` is set before anything of a session starts, and forgotten only
-after all of it ended, by steps that may run twice, and where their start never came. So the next :func:`disable` or
-:func:`enable` ends what an interrupted one left; a change of budget that was interrupted is made again by the next.
+Ctrl-C raises an exception between any two lines. `_begun` is set before anything of a session starts, and forgotten
+only after all of it ended, by steps that may run twice, and where their start never came. So the next :func:`disable`
+or :func:`enable` ends what an interrupted one left; a change of budget that was interrupted is made again by the next.
 """
 
 from __future__ import annotations
