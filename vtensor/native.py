@@ -189,8 +189,10 @@ def load() -> ModuleType:
             "VTENSOR_CACHE to a directory that you can write to"
         ) from None
     spec = importlib.util.spec_from_file_location(_NAME, target)
-    if spec is None or spec.loader is None:
-        raise BuildError(f"cannot load {target}; delete it to build again")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    assert spec is not None and spec.loader is not None  # the suffix is one of an extension
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise BuildError(f"cannot load {target} ({error}); delete it to build again") from None
     return module
