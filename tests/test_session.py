@@ -79,6 +79,14 @@ def test_nested_contexts(everything: Callable[..., None]) -> None:
     assert (x == 1).all()
 
 
+def test_enable_again_keeps_the_device_where_there_is_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    vtensor.enable("64MiB", device="cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with vtensor.enabled("32MiB"):
+        assert vtensor.memory_stats()["budget_bytes"] == 32 << 20
+    assert vtensor.memory_stats()["budget_bytes"] == 64 << 20
+
+
 def test_tensors_outlive_the_session(everything: Callable[..., None]) -> None:
     everything(10 * PAGE)
     tensors = [torch.full((PAGE,), float(i)) for i in range(8)]

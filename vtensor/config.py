@@ -1,23 +1,34 @@
 """Arguments of :func:`vtensor.enable`, checked and turned into numbers of bytes.
 
-Covers: sizes and speeds as people write them, environment variables, defaults.
-Leaves: what the numbers do (``kernels/engine/``). Does not import the native core, and torch only to ask a GPU's size.
+Covers: sizes and speeds as people write them, environment variables, defaults; which device, and what may change.
+Leaves: what the numbers do (``kernels/engine/``). Does not import the native core, and torch only to ask for a GPU.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from lgm import units
 from lgm.units import format_bytes
 
-from .errors import ConfigError
+from .errors import ConfigError, UnsupportedDeviceError
 
-__all__ = ["Config", "Granularity", "Oversize", "Policy", "format_bytes", "make_config", "parse_bytes", "parse_link"]
+__all__ = [
+    "Config",
+    "Granularity",
+    "Oversize",
+    "Policy",
+    "asked_again",
+    "format_bytes",
+    "make_config",
+    "parse_bytes",
+    "parse_link",
+]
 
 Policy = Literal["plan", "lru", "size_staleness"]
 Granularity = Literal["chunk", "tensor"]
@@ -85,6 +96,23 @@ def physical_memory() -> int:
     return total
 
 
+def _device(asked: str) -> str:
+    """``"cpu"`` or ``"cuda"``."""
+    if asked not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device={asked!r} is unknown; choose 'auto', 'cpu' or 'cuda'")
+    if asked == "cpu":
+        return "cpu"
+    import torch
+
+    seen = torch.cuda.is_available()
+    if asked == "cuda" and not seen:
+        raise UnsupportedDeviceError(
+            "device='cuda': torch sees no GPU here (torch.cuda.is_available() is False); 'vtensor doctor' says what is "
+            "missing, and device='cpu' manages CPU tensors"
+        )
+    return "cuda" if seen else "cpu"
+
+
 def _gpu() -> tuple[int, int]:
     """The current CUDA device and its bytes of memory."""
     import torch
@@ -134,7 +162,10 @@ def make_config(
     ------
     ConfigError
         Naming the argument, what is wrong with it, and what would do.
+    UnsupportedDeviceError
+        If there is no GPU where one is asked for.
     """
+    device = _device(device)
     ordinal, total = (0, physical_memory()) if device == "cpu" else _gpu()
     chunk = _CHUNK[device] if chunk is None else chunk
     chunk_bytes = parse_bytes(chunk, "chunk")
@@ -177,3 +208,25 @@ def make_config(
         oversize=oversize,
         link=parse_link(link),
     )
+
+
+def asked_again(active: Config, budget: int | float | str | None, given: dict[str, Any]) -> Config:
+    """What enabling again asks for: arguments left at their defaults keep what is in force.
+
+    Raises
+    ------
+    ConfigError
+        If anything but the budget differs.
+    """
+    defaults = {name: p.default for name, p in inspect.signature(make_config).parameters.items()}
+    defaults["device"] = "auto"
+    kept = {name: getattr(active, name) or None for name in given}
+    merged: dict[str, Any] = {name: kept[name] if value == defaults[name] else value for name, value in given.items()}
+    asked = make_config(active.budget if budget is None else budget, **merged)
+    differing = [name for name in given if getattr(asked, name) != getattr(active, name)]
+    if differing:
+        raise ConfigError(
+            f"vtensor is enabled already with other settings ({', '.join(differing)}); only the budget can change "
+            "while it runs. Call vtensor.disable() first"
+        )
+    return asked

@@ -12,7 +12,6 @@ or :func:`enable` ends what an interrupted one left; a change of budget that was
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import os
 import threading
@@ -26,9 +25,9 @@ import torch
 import lgm
 
 from . import native
-from .config import Config, Granularity, Oversize, Policy, format_bytes, make_config
+from .config import Config, Granularity, Oversize, Policy, asked_again, format_bytes, make_config
 from .doors import open_doors
-from .errors import ConfigError, NotEnabledError, UnsupportedDeviceError
+from .errors import ConfigError, NotEnabledError
 from .foreach import cut_foreach
 from .gpu import active_pool, check_gpu, resize_gpu, start_gpu, stop_gpu
 from .math_library import settle
@@ -152,7 +151,7 @@ def enable(
         return
     _set_log_level()
     given: dict[str, Any] = {
-        "device": _device(device),
+        "device": device,
         "chunk": chunk,
         "min_size": min_size,
         "host": host,
@@ -169,7 +168,7 @@ def enable(
         elif plan is not None:
             raise ConfigError("vtensor is enabled already; a plan= is taken at the first enable() only")
         else:
-            _change_budget(_active, _asked_budget(_active, budget, given))
+            _change_budget(_active, asked_again(_active, budget, given).budget)
 
 
 def disable() -> None:
@@ -202,21 +201,6 @@ def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator
             disable()
         elif _active is not None:
             enable(outer.budget)
-
-
-def _device(asked: str) -> str:
-    """``"cpu"`` or ``"cuda"``."""
-    if asked not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"device={asked!r} is unknown; choose 'auto', 'cpu' or 'cuda'")
-    if asked == "cpu":
-        return "cpu"
-    seen = torch.cuda.is_available()
-    if asked == "cuda" and not seen:
-        raise UnsupportedDeviceError(
-            "device='cuda': torch sees no GPU here (torch.cuda.is_available() is False); 'vtensor doctor' says what is "
-            "missing, and device='cpu' manages CPU tensors"
-        )
-    return "cuda" if seen else "cpu"
 
 
 def cupy_allocator() -> Callable[[int], Any]:
@@ -327,27 +311,6 @@ def _end() -> None:
     if _begun.device == "cpu":
         module.stop()
     _begun = None
-
-
-def _asked_budget(active: Config, budget: int | float | str | None, given: dict[str, Any]) -> int:
-    """Bytes of the budget that enabling again asks for; arguments left at their defaults keep what is in force.
-
-    Raises
-    ------
-    ConfigError
-        If anything but the budget differs.
-    """
-    defaults = {name: p.default for name, p in inspect.signature(enable).parameters.items()}
-    kept = {name: getattr(active, name) or None for name in given}
-    merged: dict[str, Any] = {name: kept[name] if value == defaults[name] else value for name, value in given.items()}
-    asked = make_config(active.budget if budget is None else budget, **merged)
-    differing = [name for name in given if getattr(asked, name) != getattr(active, name)]
-    if differing:
-        raise ConfigError(
-            f"vtensor is enabled already with other settings ({', '.join(differing)}); only the budget can change "
-            "while it runs. Call vtensor.disable() first"
-        )
-    return asked.budget
 
 
 def _change_budget(active: Config, budget: int) -> None:
