@@ -59,6 +59,8 @@ class Planner:
         self._thread: int | None = None
         self._others = 0
         self._work: threading.Thread | None = None
+        self._analyzing = threading.RLock()  # held by that thread
+        self._detached = False
         self.wanted = False  # somebody wants a trace, whatever the policy
         self.plan: lgm.Plan | None = None  # the newest
         self.why_not = ""  # why there is no plan, for people
@@ -76,13 +78,18 @@ class Planner:
         for key, hook in list(hooks.items()):
             if hook == self._after_step:
                 hooks.pop(key, None)
+        self._detached = True
         self.wait()
 
     def wait(self) -> None:
         """Until the analysis under way, if any, is done."""
         work = self._work
-        if work is not None and work.is_alive() and work is not threading.current_thread():
+        if work is None or work is threading.current_thread():
+            return
+        if work.is_alive():
             work.join()
+        with self._analyzing:  # a join() that Ctrl-C ended takes a thread for ended that still runs (Python 3.11)
+            pass
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._marked:
@@ -116,7 +123,7 @@ class Planner:
         self._before, self._now = self._now, self.module.snapshot() if self.plans else {}
         if repeated and self.plans and (self._work is None or not self._work.is_alive()):
             raw, device = self.module.recorded_iteration(), self._device()
-            work = threading.Thread(target=self._analyze, args=(raw, device), name="vtensor-planner", daemon=True)
+            work = threading.Thread(target=self._run, args=(raw, device), name="vtensor-planner", daemon=True)
             self._work = work  # first: a thread that runs is always known
             work.start()
 
@@ -148,6 +155,11 @@ class Planner:
             tax=tax,
             **(HOST_COSTS if self.config.device == "cpu" else {}),  # a GPU's copies take nothing from who computes
         )
+
+    def _run(self, raw: dict[str, Any], device: lgm.Device) -> None:
+        with self._analyzing:
+            if not self._detached:
+                self._analyze(raw, device)
 
     def _analyze(self, raw: dict[str, Any], device: lgm.Device) -> None:
         try:
