@@ -181,6 +181,25 @@ class Trial:
         vtensor.disable()
         self.is_off(at if second is None else f"{at}, and {second}")
 
+    def interrupt_twice(self, at: Point, second: Point, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The second comes while the interrupted call itself undoes what it began."""
+        end = session._end
+
+        def ending() -> None:
+            if sys.gettrace() is not None:  # the first has not come: Python stops tracing when it does
+                end()
+            elif interrupted(end, second):
+                self.done += 1
+                raise KeyboardInterrupt
+
+        self.prepare()
+        with monkeypatch.context() as patched:
+            patched.setattr(session, "_end", ending)
+            interrupted(self.action, at)
+        self._free_lock(at)
+        vtensor.disable()
+        self.is_off(f"{at}, and {second}")
+
     def _free_lock(self, at: Point) -> None:
         """Between a ``with`` block and its end an exception keeps the lock: a gap of Python where no signal comes."""
         while session._lock._is_owned():  # type: ignore[attr-defined]
@@ -242,7 +261,7 @@ def test_signals_at_any_moment() -> None:
     before = signal.signal(signal.SIGVTALRM, interrupt)
     came = 0
     try:
-        for turn in range(200):
+        for turn in range(100):
             with pytest.raises(KeyboardInterrupt):
                 signal.setitimer(signal.ITIMER_VIRTUAL, 1e-5 * (turn + 1))
                 while True:
@@ -267,7 +286,7 @@ def test_a_signal_while_disable_waits_for_an_analysis(monkeypatch: pytest.Monkey
         running.set()
         may_end.wait(60)
         ended.set()
-        raise lgm.InfeasibleError(2, 1, "none")
+        raise lgm.InfeasibleError("none", 2, 1, "none")
 
     monkeypatch.setattr(planning, "make_recording", slow)
     planner = planning._current()
@@ -301,6 +320,18 @@ def test_an_exception_and_another_while_it_is_undone(what: str, device: None) ->
     for _ in range(60):
         trial.interrupt(draw.choice(firsts), second=draw.choice(seconds))
     print(f"{what}: {trial.done} pairs of points")
+
+
+@pytest.mark.parametrize("what", ["enable", "block"])
+def test_two_exceptions_in_one_call(what: str, device: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial(*CASES[what])
+    draw = random.Random(2)
+    seconds = [p for p in thinned(Trial(*CASES["disable"]).points) if p.code is not vtensor.disable.__code__]
+    firsts = thinned(trial.points)
+    for _ in range(150):
+        trial.interrupt_twice(draw.choice(firsts), draw.choice(seconds), monkeypatch)
+    print(f"{what}: {trial.done} pairs of points")
+    assert trial.done > 20
 
 
 def test_the_core_is_loaded_by_the_next_call() -> None:
