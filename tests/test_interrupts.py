@@ -1,22 +1,17 @@
 """Exceptions at every point of ``enable``, of a change of budget, of ``disable``, and of a ``with`` block.
 
-A trace function raises ``KeyboardInterrupt`` where Ctrl-C could, and where it could not, as Python looks for signals at
-few of these points. Whatever an interrupted call left, one more ``disable()`` ends, or one more ``enable()``.
+Whatever an interrupted call left, one more ``disable()`` ends, or one more ``enable()``.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import linecache
 import random
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -25,89 +20,12 @@ from torch.optim import optimizer
 
 import lgm
 import vtensor
-from vtensor import gpu, native, planning, session
-from vtensor.config import make_config
+from vtensor import native, planning, session
+
+from .interrupts import Point, interrupted, points_of, thinned
 
 PAGE = 4096
 BUDGETS = 64 * PAGE, 32 * PAGE
-PACKAGE = str(Path(vtensor.__file__).parent)
-
-
-@dataclass(frozen=True)
-class Point:
-    """An event of a trace: the `nth` of its kind at an instruction of a function, counted from 1."""
-
-    code: CodeType
-    event: str
-    instruction: int
-    line: int
-    nth: int
-
-    def __str__(self) -> str:
-        text = linecache.getline(self.code.co_filename, self.line).strip()
-        where = f"{Path(self.code.co_filename).name}:{self.line} in {self.code.co_name}"
-        return f"{where}, {self.event} {self.instruction}, time {self.nth}: {text}"
-
-    @property
-    def file(self) -> str:
-        return Path(self.code.co_filename).name
-
-
-def points_of(action: Callable[[], Any]) -> list[Point]:
-    """Every event inside the package while `action` runs: calls, lines, instructions, returns."""
-    seen: dict[tuple[CodeType, str, int], int] = {}
-    found = []
-
-    def note(frame: FrameType, event: str, _argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(PACKAGE):
-            return None
-        frame.f_trace_opcodes = True
-        key = frame.f_code, event, frame.f_lasti
-        seen[key] = seen.get(key, 0) + 1
-        found.append(Point(*key, frame.f_lineno or frame.f_code.co_firstlineno, seen[key]))
-        return note
-
-    sys.settrace(note)
-    try:
-        action()
-    finally:
-        sys.settrace(None)
-    return [point for point in found if point.event != "exception"]
-
-
-def interrupted(action: Callable[[], Any], at: Point) -> bool:
-    """Run `action` with an exception raised at a point; whether it came by there."""
-    left = at.nth
-
-    def count(frame: FrameType, event: str, _argument: Any) -> Any:
-        nonlocal left
-        if frame.f_code is not at.code:
-            return None
-        frame.f_trace_opcodes = at.event == "opcode"
-        if event == at.event and frame.f_lasti == at.instruction:
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-        return count
-
-    sys.settrace(count)
-    try:
-        action()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(None)
-    return left <= 0
-
-
-def thinned(points: list[Point]) -> list[Point]:
-    """Of a loop, the first two and the last two turns; of checking arguments, which changes nothing, every tenth."""
-    last: dict[tuple[CodeType, str, int], int] = {}
-    for point in points:
-        last[point.code, point.event, point.instruction] = point.nth
-    few = [p for p in points if p.nth <= 2 or p.nth > last[p.code, p.event, p.instruction] - 2]
-    dull = [p for p in few if p.file in ("config.py", "math_library.py")]
-    return [p for p in few if p.file not in ("config.py", "math_library.py")] + dull[::10]
 
 
 def as_torch_has_it() -> dict[str, Any]:
@@ -346,70 +264,3 @@ def test_the_core_is_loaded_by_the_next_call() -> None:
         assert interrupted(first_load, point)
         assert native.load().start is module.start, point
     print(f"load: {len(points)} points")
-
-
-class FakeGpu:
-    """A core and the pool its chunks come from."""
-
-    running = closed = False
-    InvalidUse, OutOfMemory = ValueError, MemoryError
-
-    def __init__(self, *, tensors_live: bool) -> None:
-        self.tensors_live = tensors_live
-
-    def start_cuda(self, **_settings: Any) -> None:
-        self.running = True
-
-    def stop_cuda(self) -> bool:
-        was, self.running = self.running, False
-        return not (was and self.tensors_live)  # the second time it does not know any more
-
-    def lend(self, chunks: int) -> list[int]:
-        return [PAGE] * chunks
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@pytest.mark.parametrize("tensors_live", [False, True])
-@pytest.mark.parametrize("multithreaded", [False, True])
-def test_a_gpu_is_given_back(tensors_live: bool, multithreaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = make_config(1 << 20, chunk=PAGE)
-    core: Any = None
-
-    def fresh(*, live: bool) -> None:
-        nonlocal core
-        core = FakeGpu(tensors_live=live)
-        monkeypatch.setattr(gpu, "make_device_pool", lambda *_: core)
-        monkeypatch.setattr(gpu, "_kept", [])
-
-    def start() -> None:
-        gpu.start_gpu(core, config)
-
-    def stop() -> None:
-        gpu.stop_gpu(core)
-
-    def stop_and_look(at: object) -> None:
-        stop()
-        assert not core.running and gpu._pool is None, at
-        assert not (core.closed and core.tensors_live), f"tensors lost their memory after {at}"
-        assert torch.autograd.is_multithreading_enabled() == multithreaded, at
-
-    torch.autograd.set_multithreading_enabled(multithreaded)
-    try:
-        fresh(live=tensors_live)
-        starts, stops = points_of(start), points_of(stop)
-        assert core.closed != tensors_live
-        for point in starts:
-            fresh(live=False)
-            assert interrupted(start, point)
-            stop_and_look(point)
-            assert not gpu._kept, point
-        for point in stops:
-            fresh(live=tensors_live)
-            start()
-            assert interrupted(stop, point)
-            stop_and_look(point)
-    finally:
-        torch.autograd.set_multithreading_enabled(True)
-    print(f"gpu: {len(starts)} points of a start, {len(stops)} of a stop")

@@ -1,0 +1,82 @@
+"""Exceptions at every point at which a session on a GPU starts and stops, over a stand-in for the core and its pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from vtensor import gpu
+from vtensor.config import make_config
+
+from .interrupts import Point, interrupted, points_of
+
+PAGE = 4096
+
+
+class FakeGpu:
+    """A core and the pool its chunks come from."""
+
+    running = closed = False
+    InvalidUse, OutOfMemory = ValueError, MemoryError
+
+    def __init__(self, *, tensors_live: bool) -> None:
+        self.tensors_live = tensors_live
+
+    def start_cuda(self, **_settings: Any) -> None:
+        self.running = True
+
+    def stop_cuda(self) -> bool:
+        was, self.running = self.running, False
+        return not (was and self.tensors_live)  # the second time it does not know any more
+
+    def lend(self, chunks: int) -> list[int]:
+        return [PAGE] * chunks
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("tensors_live", [False, True])
+@pytest.mark.parametrize("multithreaded", [False, True])
+def test_a_gpu_is_given_back(tensors_live: bool, multithreaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config(1 << 20, chunk=PAGE)
+    core: Any = None
+
+    def fresh(*, live: bool) -> None:
+        nonlocal core
+        core = FakeGpu(tensors_live=live)
+        monkeypatch.setattr(gpu, "make_device_pool", lambda *_: core)
+        monkeypatch.setattr(gpu, "_kept", [])
+
+    def start() -> None:
+        gpu.start_gpu(core, config)
+
+    def stop() -> None:
+        gpu.stop_gpu(core)
+
+    def stop_and_look(at: object) -> None:
+        stop()
+        assert not core.running and gpu._pool is None, at
+        assert not (core.closed and core.tensors_live), f"tensors lost their memory after {at}"
+        assert torch.autograd.is_multithreading_enabled() == multithreaded, at
+
+    torch.autograd.set_multithreading_enabled(multithreaded)
+    try:
+        fresh(live=tensors_live)
+        starts, stops = points_of(start), points_of(stop)
+        assert core.closed != tensors_live
+        for point in starts:
+            fresh(live=False)
+            assert interrupted(start, point)
+            stop_and_look(point)
+            assert not gpu._kept, point
+        for point in stops:
+            fresh(live=tensors_live)
+            start()
+            assert interrupted(stop, point)
+            stop_and_look(point)
+    finally:
+        torch.autograd.set_multithreading_enabled(True)
+    print(f"gpu: {len(starts)} points of a start, {len(stops)} of a stop")
