@@ -208,8 +208,7 @@ def test_a_signal_while_disable_waits_for_an_analysis(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(planning, "make_recording", slow)
     planner = planning._current()
-    planner._work = threading.Thread(target=planner._run, args=({}, None), name="vtensor-planner")
-    planner._work.start()
+    planner.work.start(lambda: planner._analyze({}, lgm.Device(1, 1, 1)))
     assert running.wait(60)
     ctrl_c = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

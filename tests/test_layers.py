@@ -36,11 +36,11 @@ ENGINE = [  # the rooms of kernels/engine
     {"engine"},
 ]
 VTENSOR = [
-    {"errors", "patches"},
+    {"errors", "patches", "background"},
     {"config", "cuda_headers", "recorder", "math_library", "cache"},
     {"native"},
     {"doors", "foreach", "planning", "pools", "chunk_ops"},
-    {"gpu"},
+    {"cpu", "gpu"},
     {"session"},
     {"primitives", "stats"},
     {"__init__"},

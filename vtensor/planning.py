@@ -23,6 +23,7 @@ from lgm.mapping import away_at_turn
 from lgm.model import HOST_COSTS
 
 from . import native
+from .background import Background
 from .config import Config, format_bytes
 from .errors import ConfigError, NotEnabledError
 from .recorder import Recording, make_recording
@@ -58,9 +59,7 @@ class Planner:
         self._marker: weakref.ref[Any] | None = None
         self._thread: int | None = None
         self._others = 0
-        self._work: threading.Thread | None = None
-        self._analyzing = threading.RLock()  # held by that thread
-        self._detached = False
+        self.work = Background("vtensor-planner")
         self.wanted = False  # somebody wants a trace, whatever the policy
         self.plan: lgm.Plan | None = None  # the newest
         self.why_not = ""  # why there is no plan, for people
@@ -72,24 +71,13 @@ class Planner:
         torch_optimizer.register_optimizer_step_post_hook(self._after_step)
 
     def detach(self) -> None:
-        """Undo :meth:`attach`, also where it was interrupted, and wait for the analysis under way. May be repeated."""
+        """Undo :meth:`attach`, also in part, and wait for the analysis under way. May be repeated."""
         # Not by the handle: an exception may come before it is kept.
         hooks = torch_optimizer._global_optimizer_post_hooks
         for key, hook in list(hooks.items()):
             if hook == self._after_step:
                 hooks.pop(key, None)
-        self._detached = True
-        self.wait()
-
-    def wait(self) -> None:
-        """Until the analysis under way, if any, is done."""
-        work = self._work
-        if work is None or work is threading.current_thread():
-            return
-        if work.is_alive():
-            work.join()
-        with self._analyzing:  # a join() that Ctrl-C ended takes a thread for ended that still runs (Python 3.11)
-            pass
+        self.work.stop()
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._marked:
@@ -121,11 +109,9 @@ class Planner:
     def _boundary(self) -> None:
         repeated = self.module.boundary()
         self._before, self._now = self._now, self.module.snapshot() if self.plans else {}
-        if repeated and self.plans and (self._work is None or not self._work.is_alive()):
+        if repeated and self.plans and not self.work.busy:
             raw, device = self.module.recorded_iteration(), self._device()
-            work = threading.Thread(target=self._run, args=(raw, device), name="vtensor-planner", daemon=True)
-            self._work = work  # first: a thread that runs is always known
-            work.start()
+            self.work.start(lambda: self._analyze(raw, device))
 
     def change_budget(self, config: Config) -> None:
         """Plans were made for another budget: new ones are made."""
@@ -155,11 +141,6 @@ class Planner:
             tax=tax,
             **(HOST_COSTS if self.config.device == "cpu" else {}),  # a GPU's copies take nothing from who computes
         )
-
-    def _run(self, raw: dict[str, Any], device: lgm.Device) -> None:
-        with self._analyzing:
-            if not self._detached:
-                self._analyze(raw, device)
 
     def _analyze(self, raw: dict[str, Any], device: lgm.Device) -> None:
         try:
@@ -335,7 +316,7 @@ def wait_for_plan() -> None:
     """Wait until the analysis under way, if any, is done; its plan is followed from the next boundary on."""
     planner = _planner
     if planner is not None:
-        planner.wait()
+        planner.work.wait()
 
 
 def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:

@@ -26,6 +26,7 @@ import lgm
 
 from . import native
 from .config import Config, Granularity, Oversize, Policy, asked_again, format_bytes, make_config
+from .cpu import start_cpu, stop_cpu
 from .doors import open_doors
 from .errors import ConfigError, NotEnabledError
 from .foreach import cut_foreach
@@ -257,26 +258,7 @@ def _start(config: Config) -> None:
     if config.device == "cuda":
         start_gpu(module, config)
     else:
-        _start_cpu(module, config)
-
-
-def _start_cpu(module: ModuleType, config: Config) -> None:
-    try:
-        module.start(
-            budget_chunks=config.budget_chunks,
-            chunk=config.chunk,
-            host=config.host,
-            spill_dir=config.spill_dir,
-            policy=config.policy,
-            granularity=config.granularity,
-            raise_oversize=config.oversize == "raise",
-            link=config.link,
-            min_size=config.min_size,
-            # The operation that first exceeds the budget is not seen otherwise, and could not be refused.
-            observe_always=config.oversize == "raise" or os.environ.get("VTENSOR_OBSERVE") == "always",
-        )
-    except module.InvalidUse as error:
-        raise ConfigError(str(error)) from None
+        start_cpu(module, config)
 
 
 def _watch(config: Config, plan: lgm.Plan | None) -> None:
@@ -309,7 +291,7 @@ def _end() -> None:
     stop_planner()
     restore()
     if _begun.device == "cpu":
-        module.stop()
+        stop_cpu(module)
     _begun = None
 
 
