@@ -1,7 +1,7 @@
 """``make gpu-check``: everything that needs a GPU, in one command of at most nine minutes.
 
-Parts (``--part``, several may be given; default all, in this order): ``programs`` (tests/test_gpu.py), ``costs`` (what
-mapping and copying cost by chunk size), ``models`` (four models beside plain torch and what else people use, every way
+Parts (``--part``, several may be given; default all, in this order): ``programs`` (tests/gpu/test_gpu.py), ``costs``
+(what mapping and copying cost by chunk size), ``models`` (four models beside plain torch and what else people use, every way
 capped to the same bytes). Each part writes its own result file, so that a short slot suffices.
 
 ``--device cpu --small`` runs the same code without a GPU, to see that it runs; its figures mean nothing.
@@ -362,7 +362,7 @@ def main() -> None:
     parts = chosen.part or ["programs", "costs", "models"]
     failed = 0
     if "programs" in parts:
-        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_gpu.py"]
+        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_gpu.py"]
         failed = subprocess.run(tests, cwd=ROOT, check=False).returncode
     if "costs" in parts and chosen.device == "cuda":
         costs()

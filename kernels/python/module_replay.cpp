@@ -1,7 +1,7 @@
 // Recorded iterations once more, on a modelled GPU: how long a step would take there, with and without a plan.
 //
 // Covers: asking the engine and the plan runner for what an iteration of a trace asked for, as the observer and the allocator do.
-// Leaves: the device (driver_model.h), traces (lgm/), what is compared (tests/test_modelled_gpu.py).
+// Leaves: the device (driver_model.h), traces (lgm/), what is compared (tests/core/test_modelled_gpu.py).
 
 #include <algorithm>
 #include <utility>

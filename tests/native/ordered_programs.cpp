@@ -1,6 +1,6 @@
 // The engine over a device whose work happens late: random programs on several streams, and every value checked by the kernels
 // themselves, when they run. A missing wait, a chunk that is used again too early and an unmapping in flight all show up here;
-// tests/test_mutations.py breaks the engine in each of these ways and wants this program to notice.
+// tests/core/test_mutations.py breaks the engine in each of these ways and wants this program to notice.
 
 #include <algorithm>
 #include <cstring>

@@ -17,7 +17,7 @@ from torch import nn
 import vtensor
 from vtensor import native
 
-from .identity import check_identity, same, seeded
+from ..identity import check_identity, same, seeded
 
 PAGE = 4096
 ELEMENTS = 8 * PAGE // 4

@@ -46,7 +46,7 @@ distributed.destroy_process_group()
 
 def two_processes(script: Path, budget: str) -> tuple[str, int]:
     """What rank 0 trained, and how much left its memory."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     store = script.with_name(f"store-{budget}")
     processes = [

@@ -14,7 +14,7 @@ from torch import nn
 import vtensor
 from vtensor import native
 
-from .identity import PAGE, leaves, same
+from ..identity import PAGE, leaves, same
 
 THREADS = 4
 

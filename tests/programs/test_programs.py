@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vtensor.planning import wait_for_plan
 
-from .identity import check_identity
+from ..identity import check_identity
 
 transformers = pytest.importorskip("transformers")
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import vtensor
 from vtensor import native
 
-from .identity import leaves, same
+from ..identity import leaves, same
 
 CHUNK, BUDGET = 4096, 48
 # What the late device, whose tensors are the processor's, cannot tell about a GPU.

@@ -1,7 +1,7 @@
-"""Whether the CUDA sources compile against a torch of another version: ``python -m tests.cuda_headers 2.11.0``.
+"""Whether the CUDA sources compile against a torch of another version: ``python -m tests.gpu.cuda_headers 2.11.0``.
 
 Downloads the wheel for its headers alone (half a gigabyte for a CUDA build), compiles nothing into an object.
-Without an argument: the torch that is installed, which tests/test_cuda.py also does.
+Without an argument: the torch that is installed, which tests/gpu/test_cuda.py also does.
 """
 
 from __future__ import annotations

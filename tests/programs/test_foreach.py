@@ -12,7 +12,7 @@ from hypothesis import given
 import vtensor
 from vtensor.foreach import cut
 
-from .identity import check_identity
+from ..identity import check_identity
 
 PAGE = 4096
 

@@ -1,6 +1,6 @@
 """Every optimizer of torch's own test database, in each of its settings, on an ordered device, its states absent.
 
-As :mod:`tests.test_operators`, for lists of tensors and for what is written in place: the same bits as without vtensor.
+As ``test_operators``, for lists of tensors and for what is written in place: the same bits as without vtensor.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import vtensor
 from vtensor import native
 
-from .identity import same
+from ..identity import same
 from .test_operators import BUDGET, CHUNK, emptying
 
 

@@ -16,7 +16,7 @@ from torch import distributed, nn
 
 import vtensor
 
-from .identity import check_identity
+from ..identity import check_identity
 from .test_programs import MODELS, OPTIMIZERS, training
 
 

@@ -1,4 +1,4 @@
-"""``vtensor.pools`` over CuPy's real pools, on a machine without a GPU (tests/cupy_standin)."""
+"""``vtensor.pools`` over CuPy's real pools, on a machine without a GPU (tests/gpu/cupy_standin)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from .cupy_standin import build
 from .cupy_standin.programs import PROGRAMS
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +22,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("program", [program.__name__ for program in PROGRAMS])
 def test_pools(library: Path, program: str) -> None:
-    command = [sys.executable, "-m", "tests.cupy_standin.programs", library, program]
+    command = [sys.executable, "-m", "tests.gpu.cupy_standin.programs", library, program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -10,7 +10,7 @@ import torch
 from vtensor import gpu
 from vtensor.config import make_config
 
-from .interrupts import interrupted, points_of
+from ..session.interrupts import interrupted, points_of
 
 PAGE = 4096
 

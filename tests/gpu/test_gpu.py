@@ -16,8 +16,8 @@ import vtensor
 from vtensor import chunk_ops, native
 from vtensor.planning import wait_for_plan
 
-from .identity import check_identity
-from .test_programs import MODELS, OPTIMIZERS
+from ..identity import check_identity
+from ..programs.test_programs import MODELS, OPTIMIZERS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -2,7 +2,7 @@
 
 hypothesis draws instructions and an interpreter runs them on a pool of tensors; operands are chosen by number, so that
 every list of instructions is a valid program. An instruction torch refuses is refused in both runs. Run more of them
-with ``VTENSOR_HYPOTHESIS=long pytest tests/test_random_programs.py``.
+with ``VTENSOR_HYPOTHESIS=long pytest tests/programs/test_random_programs.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import vtensor
 from vtensor import native
 
-from .identity import PAGE, leaves, same
+from ..identity import PAGE, leaves, same
 
 SIDE = 40  # a tensor of SIDE x SIDE floats takes two vTensors of a page
 

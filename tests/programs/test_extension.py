@@ -15,7 +15,7 @@ import torch
 
 from vtensor import native
 
-from .identity import check_identity
+from ..identity import check_identity
 
 SOURCE = r"""
 #include <ATen/core/Tensor.h>

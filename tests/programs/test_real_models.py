@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from .identity import check_identity
+from ..identity import check_identity
 from .test_programs import OPTIMIZERS, training
 
 transformers = pytest.importorskip("transformers")

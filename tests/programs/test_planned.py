@@ -18,7 +18,7 @@ from vtensor import native, planning
 from vtensor.planning import Planner, wait_for_plan
 from vtensor.recorder import make_recording
 
-from .identity import PAGE, check_identity, leaves, same, seeded
+from ..identity import PAGE, check_identity, leaves, same, seeded
 
 WIDTH = 48
 
