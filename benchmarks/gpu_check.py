@@ -1,8 +1,8 @@
 """``make gpu-check``: everything that needs a GPU, in one command of at most nine minutes.
 
 Parts (``--part``, several may be given; default all, in this order): ``programs`` (tests/gpu/test_gpu.py), ``costs``
-(what mapping and copying cost by chunk size), ``models`` (four models beside plain torch and what else people use, every way
-capped to the same bytes). Each part writes its own result file, so that a short slot suffices.
+(what mapping and copying cost by chunk size), ``models`` (four models beside plain torch and what else people use,
+every way capped to the same bytes). Each part writes its own result file, so that a short slot suffices.
 
 ``--device cpu --small`` runs the same code without a GPU, to see that it runs; its figures mean nothing.
 """

@@ -1,4 +1,4 @@
-"""What tests/gpu/test_pools.py runs in a process of its own: ``python -m tests.gpu.cupy_standin.programs LIBRARY NAME``."""
+"""What ``test_pools`` runs in a process of its own: ``python -m tests.gpu.cupy_standin.programs LIBRARY NAME``."""
 
 from __future__ import annotations
 
