@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 import hypothesis
 import pytest
 import torch
 
 import vtensor
-from vtensor import native, session
+from vtensor import native, session, watchdog
 from vtensor.config import Config
 
 hypothesis.settings.register_profile(
@@ -24,6 +24,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("VTENSOR_HYPOTHESIS", "default"))
 
 PAGE = 4096
+_stderr: TextIO | None = None  # as it was before tests are captured
+
+
+def pytest_configure() -> None:
+    global _stderr
+    _stderr = os.fdopen(os.dup(2), "w")
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +48,8 @@ def what_is_there_stays() -> None:
 def session_is_off() -> Iterator[None]:
     vtensor.disable()
     threads = torch.get_num_threads()
+    if native.load.cache_info().currsize > 0:  # not for tests that need no core
+        watchdog.start(native.load(), file=_stderr)
     yield
     if vtensor.is_enabled():
         assert native.load().validate() == ""

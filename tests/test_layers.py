@@ -39,7 +39,7 @@ VTENSOR = [
     {"errors", "patches", "background"},
     {"config", "cuda_headers", "recorder", "math_library", "cache"},
     {"native"},
-    {"doors", "foreach", "planning", "pools", "chunk_ops"},
+    {"doors", "foreach", "planning", "pools", "chunk_ops", "watchdog"},
     {"cpu", "gpu"},
     {"session"},
     {"primitives", "stats"},

@@ -24,7 +24,7 @@ import torch
 
 import lgm
 
-from . import native
+from . import native, watchdog
 from .config import Config, Granularity, Oversize, Policy, asked_again, format_bytes, make_config
 from .cpu import start_cpu, stop_cpu
 from .doors import open_doors
@@ -241,6 +241,8 @@ def _begin(config: Config, plan: lgm.Plan | None) -> None:
         _end()
         raise
     _active = config
+    if log.isEnabledFor(logging.DEBUG):
+        watchdog.start(module)  # for good: tensors outlive the session, and so does what can stand
     log.info(
         "enabled: budget %s in chunks of %s, host store %s in %s, %s by %s",
         format_bytes(config.budget),

@@ -1,54 +1,20 @@
 #include "device/host_lane.h"
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <new>
 #include <system_error>
+
+#include "device/copy_past_caches.h"
 
 namespace vt {
 
 namespace {
 // Copies move in pieces so that giving one up takes microseconds, not the length of a chunk.
 constexpr Bytes kPiece = Bytes{256} << 10;
-
-#if defined(__SSE2__)
-constexpr Bytes kLine = 64, kPage = 4096, kBlock = 4 * kPage;
-
-inline void stream_line(char* to, const char* from) {
-  const auto* source = reinterpret_cast<const __m128i*>(from);
-  auto* target = reinterpret_cast<__m128i*>(to);
-  const __m128i a = _mm_load_si128(source), b = _mm_load_si128(source + 1);
-  const __m128i c = _mm_load_si128(source + 2), d = _mm_load_si128(source + 3);
-  _mm_stream_si128(target, a);
-  _mm_stream_si128(target + 1, b);
-  _mm_stream_si128(target + 2, c);
-  _mm_stream_si128(target + 3, d);
-}
-#endif
-
-// Copies without filling the caches of the threads that compute: neither side is read again soon. Twice as fast as memcpy
-// here, which first reads what it is about to overwrite; four pages side by side, because prefetchers stop at the end of
-// each (DESIGN.md). Both sides are aligned to 16 bytes.
-void copy_past_caches(char* to, const char* from, Bytes bytes) {
-  Bytes done = 0;
-#if defined(__SSE2__)
-  for (; done + kBlock <= bytes; done += kBlock) {
-    for (Bytes at = done; at < done + kPage; at += kLine) {
-      for (Bytes page = 0; page < kBlock; page += kPage) stream_line(to + at + page, from + at + page);
-    }
-  }
-  for (; done + kLine <= bytes; done += kLine) stream_line(to + done, from + done);
-  _mm_sfence();  // before anybody is told that the copy is done
-#endif
-  std::memcpy(to + done, from + done, bytes - done);
-}
 
 std::uint64_t passed_since(std::chrono::steady_clock::time_point begun) {
   const auto passed = std::chrono::steady_clock::now() - begun;
@@ -208,6 +174,15 @@ void HostLane::move_all(std::uint64_t last, std::unique_lock<std::mutex>& lock) 
   }
 }
 
+Bytes HostLane::left(std::uint64_t last) const {
+  Bytes bytes = 0;
+  for (std::uint64_t number = next_; number <= last && bytes <= kPiece; ++number) {
+    const Copy& copy = copies_[number - first_];
+    if (copy.state == CopyState::pending) bytes += copy.bytes - copy.taken;
+  }
+  return bytes;
+}
+
 void HostLane::move_together(std::uint64_t last, std::unique_lock<std::mutex>& lock) {
   struct Job {
     HostLane& lane;
@@ -218,7 +193,9 @@ void HostLane::move_together(std::uint64_t last, std::unique_lock<std::mutex>& l
     std::unique_lock lock(job.lane.mutex_);
     job.lane.move_all(job.last, lock);
   };
-  const bool alone = inline_ || WaitsAlone::here();  // in a forked child the team's threads do not exist
+  // In a forked child the team's threads do not exist. And little is moved before they are awake; on a busy machine one would then
+  // stand, for each copy, as long as others compute in between.
+  const bool alone = inline_ || WaitsAlone::here() || left(last) <= kPiece;
   lock.unlock();
   alone ? work(&job) : team_(work, &job, 0, 0);
   lock.lock();

@@ -75,6 +75,8 @@ class HostLane {
   // held on entry and on return, but not while bytes move.
   bool move_next(std::uint64_t last, std::unique_lock<std::mutex>& lock);
   void move_all(std::uint64_t last, std::unique_lock<std::mutex>& lock);
+  // Bytes of what is under way, up to number `last`, that nobody has taken yet; counted no further than is worth a team.
+  Bytes left(std::uint64_t last) const;
   void move_together(std::uint64_t last, std::unique_lock<std::mutex>& lock);
   void carry(std::uint64_t number, std::unique_lock<std::mutex>& lock);
   void finish(Copy& copy);

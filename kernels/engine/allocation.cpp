@@ -54,8 +54,9 @@ Status Allocation::back(Lock& lock, Range& range, const char* operation) {
   std::size_t want = 0;
   for (std::uint32_t i = 0; i < range.chunks; ++i) want += !mappings_.take_former(range, i, false, &chunks[i]);
   Status status;
+  bool full = false;
   for (std::uint32_t i = 0; i < range.chunks && status.ok(); ++i) {
-    if (chunks[i] == kNone) status = find_chunk(lock, range, i, want--, operation, &chunks[i]);
+    if (chunks[i] == kNone) status = find_chunk(lock, range, i, want--, operation, &chunks[i], &full);
   }
   if (status.ok()) status = mappings_.back(range, chunks);
   for (std::uint32_t i = 0; i < range.chunks; ++i) {
@@ -70,13 +71,16 @@ Status Allocation::back(Lock& lock, Range& range, const char* operation) {
   return status;
 }
 
-// Leaves `chunk` as it is where the vTensor begins its life in the host store.
+// Leaves `chunk` as it is where the vTensor begins its life in the host store. `full`: nothing leaves, as was found for one before.
 Status Allocation::find_chunk(Lock& lock, Range& range, std::uint32_t index, std::size_t want, const char* operation,
-                              ChunkId* chunk) {
-  Wanted wanted;
-  wanted.count = want;
-  const Status status = supply_.take(lock, wanted, chunk);
-  if (status.code != Code::nothing_leaves || ground_.config.oversize == Oversize::raise) return status;
+                              ChunkId* chunk, bool* full) {
+  if (!*full) {
+    Wanted wanted;
+    wanted.count = want;
+    const Status status = supply_.take(lock, wanted, chunk);
+    if (status.code != Code::nothing_leaves || ground_.config.oversize == Oversize::raise) return status;
+    *full = !moves_.may_overdraw();  // asking again for each would look through all that is pinned each time
+  }
   const Status begun = slots_.begin_in_place(range, index);  // every chunk is pinned by running operations
   if (begun.ok() || !moves_.may_overdraw()) return begun;
   warn_oversize(operation, ground_.bytes_of(pool_.capacity()), true);

@@ -31,7 +31,8 @@ class Allocation {
  private:
   Status build(Lock& lock, std::uint32_t chunks, const char* operation, Lane stream, Range** built);
   Status back(Lock& lock, Range& range, const char* operation);
-  Status find_chunk(Lock& lock, Range& range, std::uint32_t index, std::size_t want, const char* operation, ChunkId* chunk);
+  Status find_chunk(Lock& lock, Range& range, std::uint32_t index, std::size_t want, const char* operation, ChunkId* chunk,
+                    bool* full);
 
   Ground& ground_;
   RangeTable& ranges_;

@@ -29,17 +29,17 @@ Engine::Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store,
 // --- allocations ----------------------------------------------------------------------------------------------
 
 void* Engine::allocate(Bytes bytes, const char* operation, Lane stream, bool pinned) {
-  Lock lock(mutex_);
+  Call call(mutex_, ground_);
   if (ground_.detached) return nullptr;
   Range* range = nullptr;
-  const Status status = allocation_.make(lock, bytes, operation, stream, &range);
+  const Status status = allocation_.make(call.lock, bytes, operation, stream, &range);
   if (!status.ok()) throw OutOfMemory(inspector_.out_of_memory(status, bytes, operation));
   if (pinned) range->pins.fetch_add(1);
   return reinterpret_cast<void*>(range->base);
 }
 
 void Engine::free(void* address, bool keep) noexcept {
-  Lock lock(mutex_);
+  Call call(mutex_, ground_);
   if (ground_.forked && !kind_.moves->reachable()) return;  // it is the parent's
   Range* range = ranges_.find_live(address);
   if (range == nullptr || range->base != reinterpret_cast<Address>(address)) {
@@ -49,33 +49,33 @@ void Engine::free(void* address, bool keep) noexcept {
   freed_.bury(*range, keep);
   arrivals_.pump();
   if (ground_.detached) freed_.sweep();  // no new tensor will
-  finish_if_drained(lock);
+  finish_if_drained(call.lock);
 }
 
 void Engine::resize(std::size_t budget_chunks) {
-  Lock lock(mutex_);
+  Call call(mutex_, ground_);
   if (budget_chunks == 0) throw InvalidUse("the budget must hold at least one chunk");
-  if (!drained_) supply_.resize(lock, budget_chunks);
+  if (!drained_) supply_.resize(call.lock, budget_chunks);
 }
 
 void Engine::evict_all() {
-  Lock lock(mutex_);
-  if (!drained_) supply_.evict_all(lock);
+  Call call(mutex_, ground_);
+  if (!drained_) supply_.evict_all(call.lock);
 }
 
 void Engine::detach() {
-  Lock lock(mutex_);
+  Call call(mutex_, ground_);
   if (ground_.detached) return;
-  kind_.moves->bring_all(lock, ranges_, [this](Range& range, std::uint32_t i) { return supply_.bring_beyond(range, i); });
+  kind_.moves->bring_all(call.lock, ranges_, [this](Range& range, std::uint32_t i) { return supply_.bring_beyond(range, i); });
   ground_.detached = true;
-  arrivals_.stop(lock);
+  arrivals_.stop(call.lock);
   // Memory nobody uses is the device's again, however long the last tensor lives.
   while (freed_.give_up_oldest()) {
   }
-  supply_.quiesce(lock);
+  supply_.quiesce(call.lock);
   pool_.trim();
   kind_.slots->trim();
-  finish_if_drained(lock);
+  finish_if_drained(call.lock);
 }
 
 void Engine::finish_if_drained(Lock& lock) {
@@ -100,9 +100,9 @@ Use Engine::part(Range& range, Bytes from, Bytes to, bool write) const noexcept 
 }
 
 void Engine::pin_and_fetch(std::span<const Use> uses, const char* operation) {
-  Lock lock(mutex_);
+  Call call(mutex_, ground_);
   for (const Use& use : uses) pins_.pin(use);
-  uses_.fetch(lock, uses, operation);
+  uses_.fetch(call.lock, uses, operation);
 }
 
 void Engine::unpin(const Use& use) noexcept {
@@ -110,7 +110,7 @@ void Engine::unpin(const Use& use) noexcept {
     use.range->pins.fetch_sub(1);
     return;
   }
-  Lock lock(mutex_);
+  Call call(mutex_, ground_);
   pins_.unpin(use);
 }
 
@@ -122,11 +122,11 @@ void Engine::living(const std::function<void(std::span<Range* const>)>& visit) {
 }
 
 void Engine::move_by_plan(std::span<const PlannedMove> out, std::span<const PlannedMove> in) noexcept {
-  Lock lock(mutex_);
+  Call call(mutex_, ground_);
   if (ground_.detached) return;
   arrivals_.move(out, in);
-  arrivals_.lend_hands(lock);
-  finish_if_drained(lock);
+  arrivals_.lend_hands(call.lock);
+  finish_if_drained(call.lock);
 }
 
 void Engine::forget_arrivals() noexcept {
@@ -138,8 +138,8 @@ void Engine::forget_arrivals() noexcept {
 
 FaultOutcome Engine::on_fault(Address address) noexcept {
   if (drained_) return FaultOutcome::foreign;
-  Lock lock(mutex_);
-  return uses_.on_fault(lock, address);
+  Call call(mutex_, ground_);
+  return uses_.on_fault(call.lock, address);
 }
 
 Residency Engine::merge(const void* address) {
@@ -153,8 +153,8 @@ Residency Engine::merge(const void* address) {
 
 void Engine::export_address(const void* address) {
   if (drained_) return;
-  Lock lock(mutex_);
-  if (Range* range = ranges_.find_live(address)) uses_.give_away(lock, *range);
+  Call call(mutex_, ground_);
+  if (Range* range = ranges_.find_live(address)) uses_.give_away(call.lock, *range);
 }
 
 void Engine::fix_address(const void* address) {

@@ -54,6 +54,8 @@ struct Ground {
   std::atomic<Tick> clock{1};     // counts operations; ticked and read without the lock
   std::atomic<bool> pressed{false};  // something had to leave, or nearly; read without the lock
 
+  std::atomic<std::uint64_t> steps{0};  // calls that ended, waits that ended: something goes on; read without the lock
+
   Tick now() const noexcept { return clock.load(std::memory_order_relaxed); }
   void press() noexcept { pressed.store(true, std::memory_order_relaxed); }
 
@@ -85,7 +87,20 @@ struct Ground {
     call();
     lock.lock();
     --standing;
+    step();
   }
+  void step() noexcept { steps.store(steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+};
+
+// A call into the engine: holds the lock, and is a step when it ends.
+struct Call {
+  Call(std::mutex& mutex, Ground& on) : lock(mutex), ground(on) {}
+  ~Call() { ground.step(); }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  Lock lock;
+  Ground& ground;
 };
 
 }  // namespace vt

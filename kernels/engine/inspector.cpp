@@ -6,6 +6,23 @@ namespace vt {
 
 Snapshot Inspector::snapshot() {
   Lock lock(mutex_);
+  return picture();
+}
+
+bool Inspector::busy() {
+  const Lock lock(mutex_, std::try_to_lock);
+  return !lock.owns_lock() || ground_.standing > 0;
+}
+
+bool Inspector::look(Snapshot* shot, std::string* broken) {
+  const Lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  *shot = picture();
+  *broken = this->broken();
+  return true;
+}
+
+Snapshot Inspector::picture() const {
   Snapshot shot;
   shot.counters = ground_.counters;
   shot.chunk_bytes = ground_.chunk_bytes;
@@ -76,6 +93,10 @@ bool Inspector::fits() {
 
 std::string Inspector::validate() {
   Lock lock(mutex_);
+  return broken();
+}
+
+std::string Inspector::broken() const {
   if (closed_) return "";
   const bool whole = ground_.standing == 0;  // else chunks of a range that another thread is making belong to nobody yet
   if (std::string broken = pool_.validate(); !broken.empty()) return broken;

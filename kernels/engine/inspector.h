@@ -71,6 +71,11 @@ class Inspector {
         streams_(streams) {}
 
   Snapshot snapshot();
+  // Whether a call is inside: one that has the lock, or stands without it until the device has done something. Never waits.
+  bool busy();
+  std::uint64_t steps() const noexcept { return ground_.steps.load(std::memory_order_relaxed); }
+  // A snapshot and what validate() says, if the lock can be had at once. Never waits.
+  bool look(Snapshot* shot, std::string* broken);
   void reset_peaks();
   Residency residency(const void* address);
   std::vector<Piece> pieces(const void* address);
@@ -82,6 +87,9 @@ class Inspector {
   std::string out_of_memory(const Status& why, Bytes bytes, const char* operation) const;
 
  private:
+  // All three require the lock.
+  Snapshot picture() const;
+  std::string broken() const;
   std::size_t pinned_chunks() const;
 
   std::mutex& mutex_;

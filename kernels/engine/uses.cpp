@@ -1,6 +1,8 @@
 #include "engine/uses.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "engine/messages.h"
 
@@ -25,6 +27,12 @@ void Uses::fetch(Lock& lock, std::span<const Use> uses, const char* operation, b
     if (last.number == 0) break;
     moves_.wait_for(lock, last);
     moves_.reap();
+  }
+  // Not before: two whose copies go on failing would be tried again in turns, and no round would be without a copy.
+  for (const Use& use : uses) {
+    for (std::uint32_t i = use.first; i < use.last; ++i) {
+      if (use.range->parts[i].state == State::borrowed) use.range->parts[i].failures = 0;
+    }
   }
   if (fetch.borrowed) {
     ++ground_.counters.oversize;  // once an operation, however many vTensors were borrowed
@@ -86,7 +94,8 @@ Uses::Step Uses::fetch_part(Lock& lock, const Use& use, std::uint32_t index, std
       case State::borrowed:
         break;
     }
-    if (part.failures < kCopyAttempts && !stays_borrowed(range, index, fetch) && bring(lock, use, index, want, fetch)) continue;
+    const bool try_it = part.failures < kCopyAttempts && !fetch.full && !stays_borrowed(range, index, fetch);
+    if (try_it && bring(lock, use, index, want, fetch)) continue;
     bool again = false;
     const Step step = use_in_place(use, index, fetch, &again);
     if (!again) return step;
@@ -102,7 +111,10 @@ bool Uses::bring(Lock& lock, const Use& use, std::uint32_t index, std::size_t wa
     if (status.ok()) supply_.give_back(chunk);
     return true;
   }
-  if (!status.ok()) return false;
+  if (!status.ok()) {
+    fetch.full = status.code == Code::nothing_leaves && !moves_.may_overdraw();
+    return false;
+  }
   part.write_wanted = use.write;
   status = moves_.arrive(*use.range, index, chunk);
   if (status.ok()) return true;
@@ -130,7 +142,6 @@ Uses::Step Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch,
     *again = ++part.failures < kBorrowAttempts;
     return Step::usable;  // nothing more can be done here; touching it will fault, and try again
   }
-  part.failures = 0;
   fetch.borrowed = true;
   return Step::usable;
 }
@@ -153,7 +164,10 @@ FaultOutcome Uses::on_fault(Lock& lock, Address address) {
   pins_.pin(use);
   fetch(lock, {&use, 1}, "a read outside operations", true);
   pins_.keep(use, graces);
-  return FaultOutcome::served;
+  if (part.state != State::absent) return FaultOutcome::served;
+  // It could neither be brought nor borrowed. Others may give back what is lacking; if nobody does, the fault is a real error.
+  ground_.let_go(lock, [] { std::this_thread::sleep_for(std::chrono::microseconds(100)); });
+  return FaultOutcome::idle;
 }
 
 void Uses::give_away(Lock& lock, Range& range) {

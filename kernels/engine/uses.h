@@ -36,6 +36,7 @@ class Uses {
     const char* operation;
     bool keep_graces;
     bool borrowed = false;  // something had to be
+    bool full = false;      // nothing leaves: the rest is borrowed without asking again for each
   };
   enum class Step : std::uint8_t { usable, under_way };
 

@@ -73,6 +73,17 @@ void retire_current() {
   publish();
 }
 
+Progress progress() {
+  Progress found;
+  const List* open = g_open.load(std::memory_order_acquire);
+  if (open == nullptr) return found;
+  for (Engine* engine : *open) {
+    found.steps += engine->inspect().steps();
+    if (engine->inspect().busy()) found.busy = engine;
+  }
+  return found;
+}
+
 bool in_forked_child() noexcept { return g_child.load(std::memory_order_relaxed); }
 
 }  // namespace vt

@@ -23,6 +23,13 @@ Engine* adopt_aside(std::unique_ptr<Engine> engine);
 // No engine is current any more; the one that was is detached and serves its live tensors to the end.
 void retire_current();
 
+// Whether anything goes on inside the engines. Calls inside and no step for long is what a deadlock looks like.
+struct Progress {
+  std::uint64_t steps = 0;  // of all engines
+  Engine* busy = nullptr;   // one with a call inside; nullptr if there is none
+};
+Progress progress();  // never waits
+
 // True in a forked child: new tensors there come from torch's own allocator.
 bool in_forked_child() noexcept;
 

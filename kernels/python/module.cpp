@@ -61,7 +61,29 @@ void bind_product(py::module_& m) {
         observe_if_pressed();
       },
       Unlocked());
-  m.def("snapshot", [] { return to_dict(current().inspect().snapshot()); });
+  m.def("snapshot", [] {
+    Snapshot shot;
+    {
+      py::gil_scoped_release unlocked;  // who waits for the engine's lock must not keep the watchdog from looking
+      shot = current().inspect().snapshot();
+    }
+    return to_dict(shot);
+  });
+  // For watchdog.py, which must never wait: steps so far, and whether a call is inside.
+  m.def("progress", [] {
+    const Progress found = progress();
+    return py::make_tuple(found.steps, found.busy != nullptr);
+  });
+  // Figures of the engine with a call inside, and what is broken; None if its lock is held.
+  m.def("look", []() -> py::object {
+    Snapshot shot;
+    std::string broken;
+    Engine* engine = progress().busy;
+    if (engine == nullptr || !engine->inspect().look(&shot, &broken)) return py::none();
+    py::dict d = to_dict(shot);
+    d["broken"] = broken;
+    return d;
+  });
   m.def("reset_peaks", [] {
     current().inspect().reset_peaks();
     reset_unmanaged_peak();
