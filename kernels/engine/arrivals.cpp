@@ -56,7 +56,10 @@ bool Arrivals::pump_run() {
     part.write_wanted = false;
     part.planned = true;
     const Status arrived = ready.ok() ? moves_.arrive(range, head.index + i, chunks[i]) : ready;
-    if (!arrived.ok()) supply_.give_back(chunks[i]);
+    if (!arrived.ok()) {
+      part.planned = false;
+      supply_.give_back(chunks[i]);
+    }
     arrived.ok() ? ++ground_.counters.prefetches : ++ground_.counters.failures;
   }
   return room;
@@ -112,7 +115,7 @@ void Arrivals::run_pump() {
     pump();  // before it waits: others may have seen the copy end that it would wait for
     const auto ticket = copies_.oldest(Lane::out);
     if (line_.empty() || demand_.any() || !ticket) {
-      demand_.wait(lock);
+      demand_.wait(lock, !line_.empty());
     } else {
       moves_.wait_for(lock, *ticket, false);
     }

@@ -5,7 +5,7 @@
 //
 // Covers: the line, the pump, lending hands to copies between two operations.
 // Leaves: which moves there are (plan_runner.h), moving (moves.h).
-// Requires: the lock, but for wait().
+// Requires: the lock, but for waits().
 #pragma once
 
 #include <deque>
@@ -46,7 +46,7 @@ class Arrivals {
   void forget_thread();
 
   // Whether arrivals wait for chunks, or copies for hands: a hint, from any thread.
-  bool wait() const noexcept { return waiting_.load(std::memory_order_relaxed) || copies_.wants_hands(); }
+  bool waits() const noexcept { return waiting_.load(std::memory_order_relaxed) || copies_.wants_hands(); }
 
  private:
   struct Arrival {

@@ -33,7 +33,11 @@ void* Engine::allocate(Bytes bytes, const char* operation, Lane stream, bool pin
   if (ground_.detached) return nullptr;
   Range* range = nullptr;
   const Status status = allocation_.make(call.lock, bytes, operation, stream, &range);
-  if (!status.ok()) throw OutOfMemory(inspector_.out_of_memory(status, bytes, operation));
+  if (!status.ok()) {
+    const std::string words = inspector_.out_of_memory(status, bytes, operation);
+    finish_if_drained(call.lock);
+    throw OutOfMemory(words);
+  }
   if (pinned) range->pins.fetch_add(1);
   return reinterpret_cast<void*>(range->base);
 }
@@ -56,11 +60,13 @@ void Engine::resize(std::size_t budget_chunks) {
   Call call(mutex_, ground_);
   if (budget_chunks == 0) throw InvalidUse("the budget must hold at least one chunk");
   if (!drained_) supply_.resize(call.lock, budget_chunks);
+  finish_if_drained(call.lock);
 }
 
 void Engine::evict_all() {
   Call call(mutex_, ground_);
   if (!drained_) supply_.evict_all(call.lock);
+  finish_if_drained(call.lock);  // the last tensor may have died while this stood
 }
 
 void Engine::detach() {
@@ -69,7 +75,8 @@ void Engine::detach() {
   kind_.moves->bring_all(call.lock, ranges_, [this](Range& range, std::uint32_t i) { return supply_.bring_beyond(range, i); });
   ground_.detached = true;
   arrivals_.stop(call.lock);
-  // Memory nobody uses is the device's again, however long the last tensor lives.
+  if (drained_) return;  // the last tensor died meanwhile
+  // Memory nobody uses now is the device's again, however long the last tensor lives.
   while (freed_.give_up_oldest()) {
   }
   supply_.quiesce(call.lock);

@@ -86,7 +86,7 @@ class Engine {
   // Starts copying `out`, and `in` as soon as chunks are free, in this order. Never waits. See arrivals.h.
   void move_by_plan(std::span<const PlannedMove> out, std::span<const PlannedMove> in) noexcept;
   // Whether the next call has something to do, also without new moves.
-  bool moves_wait() const noexcept { return arrivals_.wait(); }
+  bool moves_wait() const noexcept { return arrivals_.waits(); }
   void forget_arrivals() noexcept;
 
   // --- outside operations ---------------------------------------------------------------------------------

@@ -48,7 +48,8 @@ class Freed {
   void give_up_addresses();
   // Gives back what is out of use by now.
   void sweep();
-  // Leads no address to anything but its own chunk any more. Pre: nothing is under way.
+  // Gives back all that nobody pins, ends what the dead used in place, and leads no address to anything but its own chunk any more.
+  // Pre: nothing is under way.
   void quiesce();
 
  private:

@@ -50,11 +50,11 @@ struct Ground {
   Counters counters;              // each room counts what it does
   bool detached = false;          // no new tensors come; set by the front
   bool forked = false;            // this is a child; set by the front
-  std::size_t standing = 0;       // threads inside the driver that have let go of the lock
+  std::size_t standing = 0;       // threads inside a call that have let go of the lock
   std::atomic<Tick> clock{1};     // counts operations; ticked and read without the lock
   std::atomic<bool> pressed{false};  // something had to leave, or nearly; read without the lock
 
-  std::atomic<std::uint64_t> steps{0};  // calls that ended, waits that ended: something goes on; read without the lock
+  std::atomic<std::uint64_t> steps{0};  // calls that ended, copies that are done: something goes on; read without the lock
 
   Tick now() const noexcept { return clock.load(std::memory_order_relaxed); }
   void press() noexcept { pressed.store(true, std::memory_order_relaxed); }
@@ -87,7 +87,6 @@ struct Ground {
     call();
     lock.lock();
     --standing;
-    step();
   }
   void step() noexcept { steps.store(steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
 };

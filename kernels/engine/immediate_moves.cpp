@@ -64,6 +64,7 @@ void ImmediateMoves::after_copy_out(const CopyJob& job) {
     roster_.enter(range, job.index, Event::stay);
     return;
   }
+  ground_.step();
   ++ground_.counters.evictions;
   chunks_.leave(range, job.index);
   roster_.enter(range, job.index, Event::left);
@@ -120,6 +121,7 @@ void ImmediateMoves::after_copy_in(const CopyJob& job) {
     const bool clean = !part.write_wanted && !range.exported;
     status = ground_.driver.map(ground_.address_of(range, job.index), part.chunk, clean ? Access::read : Access::write);
     if (status.ok()) {
+      ground_.step();
       part.write_wanted = false;
       part.failures = 0;
       if (clean) {

@@ -3,7 +3,7 @@
 namespace vt {
 
 // What is fixed never moves.
-bool ImmediateSlots::stays_borrowed(const Range& range, std::uint32_t index, std::size_t) const {
+bool ImmediateSlots::stays_borrowed(const Range& range, std::uint32_t index, std::span<const Use>) const {
   return range.fixed && range.parts[index].state == State::borrowed;
 }
 

@@ -9,7 +9,7 @@ class ImmediateSlots final : public Slots {
  public:
   using Slots::Slots;
 
-  bool stays_borrowed(const Range& range, std::uint32_t index, std::size_t own) const override;
+  bool stays_borrowed(const Range& range, std::uint32_t index, std::span<const Use> uses) const override;
   bool end_borrowed(Range& range, std::uint32_t index) override;
 
  private:

@@ -22,9 +22,10 @@ class Mappings {
  public:
   virtual ~Mappings() = default;
 
-  // Puts chunks behind a new range, all or none; kNone: nothing there. The vTensors are not told. Pre: the chunks are taken.
+  // Puts chunks behind a new range, all or none; kNone: nothing there. The vTensors are not told. Pre: the chunks are taken. (When it
+  // fails, addresses of an ordered device may lead to some of them as to former ones.)
   virtual Status back(Range& range, std::span<const ChunkId> chunks) = 0;
-  // Nobody may take this chunk before what uses it now is through. Pre: the tensor is dead, or was never made; nothing is copied.
+  // The chunk can be given to others: unmapped, or fenced by what still uses it. Pre: the tensor is dead, or was never made; nothing is copied.
   virtual void take_away(Range& range, std::uint32_t index) = 0;
   // A chunk that was taken and is not needed. It keeps whatever its next owner had to wait for.
   virtual void give_back(ChunkId chunk) = 0;

@@ -43,7 +43,7 @@ class Moves {
 
   // What has ended takes effect.
   virtual void reap() = 0;
-  // The same before a chunk is taken; waits for what others may read at any moment.
+  // Before a chunk is taken: what a thread would have to wait for takes effect, and what others may read at any moment is there.
   virtual void catch_up(Lock& lock) = 0;
   // Chunks that copies under way will free.
   virtual std::size_t coming_free() const = 0;

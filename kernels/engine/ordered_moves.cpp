@@ -70,6 +70,7 @@ void OrderedMoves::reap() {
   for (const Lane lane : {Lane::out, Lane::in}) {
     while (const auto job = copies_.collect(lane)) {
       if (job->state != CopyState::done) fatal("the device failed a copy: " + describe({Code::failed, "copy", job->error}));
+      ground_.step();
     }
   }
   mappings_.settle_leaving();

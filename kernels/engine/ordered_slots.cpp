@@ -1,5 +1,7 @@
 #include "engine/ordered_slots.h"
 
+#include <algorithm>
+
 namespace vt {
 
 Status OrderedSlots::prepare(Range& range, std::uint32_t index) {
@@ -34,8 +36,11 @@ Status OrderedSlots::withdraw(Range& range, std::uint32_t index) {
 
 // Memory of the host that others may use goes on being used: who has the address of an exported tensor, or an operation that has pinned
 // it and whose work is not yet asked for.
-bool OrderedSlots::stays_borrowed(const Range& range, std::uint32_t index, std::size_t own) const {
+bool OrderedSlots::stays_borrowed(const Range& range, std::uint32_t index, std::span<const Use> uses) const {
   if (range.parts[index].state != State::borrowed) return false;
+  const auto own = std::count_if(uses.begin(), uses.end(), [&](const Use& use) {
+    return use.range == &range && use.first <= index && index < use.last;
+  });
   return range.exported || range.pins.load() != 0 || range.parts[index].pins != own;
 }
 

@@ -22,7 +22,7 @@ class OrderedSlots final : public Slots {
         in_place_(driver, fences.order()) {}
 
   Status withdraw(Range& range, std::uint32_t index) override;
-  bool stays_borrowed(const Range& range, std::uint32_t index, std::size_t own) const override;
+  bool stays_borrowed(const Range& range, std::uint32_t index, std::span<const Use> uses) const override;
   // The device may still use it: it ends with the addresses.
   bool end_borrowed(Range&, std::uint32_t) override { return false; }
   HostPlace place(SlotId slot) const override { return in_place_.has(slot) ? in_place_.place(slot) : store_.place(slot); }

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "engine/roster.h"
 #include "store/host_store.h"
@@ -39,8 +40,8 @@ class Slots {
   Status begin_in_place(Range& range, std::uint32_t index);
   // A borrowed vTensor is absent again. May stand until nothing uses it.
   virtual Status withdraw(Range& range, std::uint32_t index);
-  // Whether a vTensor must go on being used in place, though `own` pins of its parts are the caller's.
-  virtual bool stays_borrowed(const Range& range, std::uint32_t index, std::size_t own) const = 0;
+  // Whether a vTensor must go on being used in place, though the caller, whose `uses` have pinned it, would have it elsewhere.
+  virtual bool stays_borrowed(const Range& range, std::uint32_t index, std::span<const Use> uses) const = 0;
   // The address of a dead tensor leads to its slot no more. False if that must wait until the addresses are out of use.
   virtual bool end_borrowed(Range& range, std::uint32_t index) = 0;
   // What of that waited. Pre: the addresses are out of use.

@@ -1,5 +1,7 @@
 #include "engine/supply.h"
 
+#include <utility>
+
 namespace vt {
 
 namespace {
@@ -75,7 +77,7 @@ Status Supply::bring_beyond(Range& range, std::uint32_t index) {
   return status;
 }
 
-void Supply::repay() {
+void Supply::leave_overdrawn() {
   while (!ground_.detached && pool_.overdrawn() > pool_.free()) {
     if (!freed_.give_up_oldest() && !eviction_.evict_some(pool_.overdrawn() - pool_.free()).ok()) return;
   }
@@ -84,6 +86,7 @@ void Supply::repay() {
 void Supply::resize(Lock& lock, std::size_t budget_chunks) {
   const Demand::Taking taking(demand_);
   const std::uint64_t failed_before = moves_.failed();
+  bool waited = false;
   for (;;) {
     moves_.reap();
     if (pool_.held() <= budget_chunks) quiesce(lock);  // what is destroyed must not be in use any more
@@ -95,6 +98,10 @@ void Supply::resize(Lock& lock, std::size_t budget_chunks) {
       if (freed_.give_up_oldest()) continue;
       status = make_room(lock, [&] { return pool_.held() > budget_chunks ? pool_.held() - budget_chunks : 0; });
       if (status.ok() || (status.code == Code::nothing_leaves && pins_.release_graces())) continue;
+      if (status.code == Code::host_full && !std::exchange(waited, true)) {  // dead tensors may have slots that are in use
+        quiesce(lock);
+        continue;
+      }
     }
     throw OutOfMemory("cannot change the budget from " + format_bytes(ground_.bytes_of(pool_.capacity())) + " to " +
                       format_bytes(ground_.bytes_of(budget_chunks)) + ": " + describe(status) +

@@ -46,7 +46,7 @@ class Supply {
 
   // What an operation held beyond the budget leaves after it: the budget does not wait for tensors to be freed.
   void restore_budget() {
-    if (pool_.overdrawn() > pool_.free()) repay();
+    if (pool_.overdrawn() > pool_.free()) leave_overdrawn();
   }
   // Grows or shrinks the budget; shrinking evicts what is too much. Throws OutOfMemory; nothing is lost then. Lets go of the lock.
   void resize(Lock& lock, std::size_t budget_chunks);
@@ -56,7 +56,7 @@ class Supply {
   void quiesce(Lock& lock);
 
  private:
-  void repay();
+  void leave_overdrawn();
   Status take_any(ChunkPool::Take which, ChunkId* chunk);
   template <typename Missing>
   Status make_room(Lock& lock, Missing missing);

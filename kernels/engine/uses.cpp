@@ -45,7 +45,7 @@ std::size_t Uses::missing(const Fetch& fetch) const {
   for (const Use& use : fetch.uses) {
     for (std::uint32_t i = use.first; i < use.last; ++i) {
       const State state = use.range->parts[i].state;
-      want += state == State::absent || (state == State::borrowed && !stays_borrowed(*use.range, i, fetch));
+      want += state == State::absent || (state == State::borrowed && !slots_.stays_borrowed(*use.range, i, fetch.uses));
     }
   }
   return want;
@@ -64,14 +64,6 @@ Ticket Uses::fetch_all(Lock& lock, Fetch& fetch) {
     }
   }
   return last;
-}
-
-bool Uses::stays_borrowed(const Range& range, std::uint32_t index, const Fetch& fetch) const {
-  if (range.parts[index].state != State::borrowed) return false;
-  const auto own = std::count_if(fetch.uses.begin(), fetch.uses.end(), [&](const Use& use) {
-    return use.range == &range && use.first <= index && index < use.last;
-  });
-  return slots_.stays_borrowed(range, index, static_cast<std::size_t>(own));
 }
 
 Uses::Step Uses::fetch_part(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch) {
@@ -94,7 +86,7 @@ Uses::Step Uses::fetch_part(Lock& lock, const Use& use, std::uint32_t index, std
       case State::borrowed:
         break;
     }
-    const bool try_it = part.failures < kCopyAttempts && !fetch.full && !stays_borrowed(range, index, fetch);
+    const bool try_it = part.failures < kCopyAttempts && !fetch.full && !slots_.stays_borrowed(range, index, fetch.uses);
     if (try_it && bring(lock, use, index, want, fetch)) continue;
     bool again = false;
     const Step step = use_in_place(use, index, fetch, &again);

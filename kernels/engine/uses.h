@@ -45,7 +45,6 @@ class Uses {
   Step fetch_part(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch);
   bool bring(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch);
   Step use_in_place(const Use& use, std::uint32_t index, Fetch& fetch, bool* again);
-  bool stays_borrowed(const Range& range, std::uint32_t index, const Fetch& fetch) const;
 
   Ground& ground_;
   RangeTable& ranges_;

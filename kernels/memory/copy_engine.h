@@ -1,7 +1,7 @@
 // The two copy lanes as the engine sees them: jobs in order, each naming the vTensor it moves.
 //
 // Covers: starting, cancelling and collecting copies; counting bytes each way.
-// Leaves: moving the bytes (the driver's lanes) and what a finished copy means (engine_move.cpp).
+// Leaves: moving the bytes (the driver's lanes) and what a finished copy means (engine/moves.h).
 // Thread-safety: the engine's lock guards it, except for wait(), which is called without the lock.
 #pragma once
 

@@ -2,7 +2,7 @@
 //
 // Covers: which slots of the host store lie in such memory instead of their own, and what of it is spare. On immediate devices every
 // slot can be used in place, and nothing of this is needed.
-// Leaves: when it is used (engine_slots.cpp), how it is made (Driver::make_place).
+// Leaves: when it is used (engine/ordered_slots.h), how it is made (OrderedDriver::make_place).
 // Thread-safety: none of its own; the engine's lock guards it.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Which range gives up chunks when room is needed and no plan says so: pure scoring, no state, no clock.
 //
 // Covers: the reactive orders as named switches.
-// Leaves: the scan over candidates and the eviction itself (engine_move.cpp).
+// Leaves: the scan over candidates and the eviction itself (engine/eviction.h).
 #pragma once
 
 #include <string>

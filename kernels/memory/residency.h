@@ -1,7 +1,7 @@
 // The life of one vTensor: which states there are, and which event leads from one to another.
 //
 // Covers: a pure table. No memory moves here, nothing is locked, nothing fails.
-// Leaves: doing what an event means (engine_move.cpp) and choosing when (engine.h, policy.h).
+// Leaves: doing what an event means (engine/moves.h) and choosing when (engine/eviction.h).
 //
 //            evict                left
 //   resident ------> leaving ----------> absent <----------.

@@ -1,7 +1,7 @@
 // Who must come after whom, on a device whose work goes on after the call that asked for it.
 //
 // Covers: fences, the tickets that end the work of a stream, and asking for an order only where it is not yet given.
-// Leaves: what the order is for (engine_order.cpp), how a device keeps it (driver.h).
+// Leaves: what the order is for (engine/fences.h), how a device keeps it (driver.h).
 // Thread-safety: now(), waited_for() and pulse() from any thread without a lock; the rest under the engine's lock.
 #pragma once
 

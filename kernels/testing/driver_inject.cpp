@@ -76,7 +76,8 @@ Status InjectDriver::map(Address at, ChunkId chunk, Access access) {
 Status InjectDriver::protect(Address at, Access access) {
   return fails("protect") ? injected("protect") : inner_->protect(at, access);
 }
-Status InjectDriver::unmap(Address at) { return fails("unmap") ? injected("unmap") : inner_->unmap(at); }Status InjectDriver::map_host(Address at, const HostPlace& place) {
+Status InjectDriver::unmap(Address at) { return fails("unmap") ? injected("unmap") : inner_->unmap(at); }
+Status InjectDriver::map_host(Address at, const HostPlace& place) {
   return fails("map_host") ? injected("map_host") : inner_->map_host(at, place);
 }
 Status InjectDriver::unmap_host(Address at) {

@@ -16,7 +16,10 @@ namespace vt {
 
 class InjectDriver final : public Driver {
  public:
-  explicit InjectDriver(std::unique_ptr<Driver> inner) : inner_(std::move(inner)) {}
+  // Pre: `inner` is an immediate device.
+  explicit InjectDriver(std::unique_ptr<Driver> inner) : inner_(std::move(inner)) {
+    if (inner_->ordered() != nullptr) fatal("only immediate devices can be wrapped");
+  }
 
   // The `nth` next call (1 = the next) of the port call `name`, and the `times` - 1 after it, fail.
   // `name` may be "poll_out" or "poll_in": the copy that is polled then reports `failed`.
