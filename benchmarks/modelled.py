@@ -16,7 +16,7 @@ import numpy as np
 import lgm
 from lgm.lifetimes import analyze_lifetimes
 from vtensor import native
-from vtensor.planning import install
+from vtensor.plans import install
 from vtensor.recorder import make_recording
 
 from .record import Row, write

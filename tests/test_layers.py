@@ -38,7 +38,7 @@ ENGINE = [  # the rooms of kernels/engine
 VTENSOR = [
     {"errors", "patches", "background"},
     {"config", "cuda_headers", "recorder", "math_library", "cache"},
-    {"native"},
+    {"native", "plans"},
     {"doors", "foreach", "planning", "pools", "chunk_ops", "watchdog"},
     {"cpu", "gpu"},
     {"session"},
@@ -65,9 +65,7 @@ LGM = [
 # Longer than 300 lines, and why.
 LONG = {
     "planner.py": 340,  # one search: cut in two, half of its state would be handed from one file to the other
-    "planning.py": 360,
     "session.py": 340,  # a third of it is what enable() says to people
-    "simulate.py": 330,
 }
 
 
@@ -147,7 +145,7 @@ def test_lgm_imports_downward_and_nothing_of_vtensor_or_torch(source: Path) -> N
 def test_files_are_one_concept() -> None:
     for source in [*ROOT.glob("kernels/*/*"), *ROOT.glob("vtensor/**/*.py"), *ROOT.glob("lgm/*.py")]:
         lines = source.read_text().count("\n") if source.suffix in (".h", ".cpp", ".py") else 0
-        limit = 250 if source.suffix == ".h" else LONG.get(source.name, 310)
+        limit = 250 if source.suffix == ".h" else LONG.get(source.name, 300)
         assert lines <= limit, f"{source.name} has {lines} lines"
 
 

@@ -1,9 +1,8 @@
 """Plans in a running program: when an iteration ends, when one is worth a plan, and the thread that makes it.
 
-Covers: finding iterations by optimizer steps or by :func:`step`, analysing in the background, plans and traces as
-files.
-Leaves: the analysis (:mod:`lgm`), following a plan (``kernels/iteration/plan_runner.h``), turning vtensor on
-(``session``).
+Covers: finding iterations by optimizer steps or by :func:`step`, analysing in the background, traces as files.
+Leaves: the analysis (:mod:`lgm`), plans as the core takes them and as files (``plans``), following a plan
+(``kernels/iteration/plan_runner.h``), turning vtensor on (``session``).
 """
 
 from __future__ import annotations
@@ -15,23 +14,21 @@ import weakref
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 from torch.optim import optimizer as torch_optimizer
 
 import lgm
-from lgm.mapping import away_at_turn
 from lgm.model import HOST_COSTS
 
 from . import native
 from .background import Background
 from .config import Config, format_bytes
-from .errors import ConfigError, NotEnabledError
-from .recorder import Recording, make_recording
+from .errors import NotEnabledError
+from .plans import install, recording_of
+from .recorder import make_recording
 
 __all__ = [
     "Planner",
     "change_budget",
-    "check_plan",
     "newest_plan",
     "prediction",
     "record",
@@ -170,79 +167,13 @@ class Planner:
         )
 
 
-def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
-    """Hand a plan to the core; it is followed from the next boundary on."""
-    trace = plan.trace
-    away = np.array(away_at_turn(plan), dtype=np.int64).reshape(-1, 3)
-    module.install_plan(
-        {
-            "names": list(trace.names),
-            "op_name": trace.op_name,
-            "chunk_bytes": trace.chunk_bytes,
-            "tensor_bytes": trace.tensor_bytes,
-            "tensor_born": trace.tensor_born,
-            "births": recording.births,
-            "keep": plan.keep,
-            "lasting": recording.lasting,
-            "serial": recording.serial,
-            "previous": recording.previous,
-            **{
-                f"{side}_{f}": getattr(plan, f"{side}_{f}")
-                for side in ("out", "in")
-                for f in ("op", "tensor", "first", "last")
-            },
-            "away_tensor": away[:, 0],
-            "away_first": away[:, 1],
-            "away_last": away[:, 2],
-        }
-    )
-
-
-def _of_file(plan: lgm.Plan) -> Recording:
-    """What ties a plan of another process to this one: the order in which tensors are made."""
-    trace = plan.trace
-    births = np.flatnonzero(trace.tensor_born >= 0)
-    births = births[np.argsort(trace.tensor_born[births], kind="stable")]
-    index = np.full(trace.tensors, -1, dtype=np.int64)
-    index[births] = np.arange(len(births))
-    zeros = np.zeros(trace.tensors, dtype=np.int64)
-    return Recording(trace, births, np.where(trace.wraps, index, -1), zeros, trace.lasting.astype(np.int64))
-
-
-def check_plan(path: str | os.PathLike[str], config: Config) -> lgm.Plan:
-    """Read a plan and see whether it fits the session.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read, breaks a rule, or was made for other chunks or a larger budget.
-    """
-    try:
-        plan = lgm.load_plan(path)
-        lgm.validate(plan)
-    except lgm.LgmError as error:
-        raise ConfigError(f"plan={os.fspath(path)!r}: {error}") from None
-    if plan.trace.chunk_bytes != config.chunk:
-        raise ConfigError(
-            f"plan={os.fspath(path)!r} was made for chunks of {format_bytes(plan.trace.chunk_bytes)}, and chunk= is "
-            f"{format_bytes(config.chunk)}"
-        )
-    if plan.device.budget_chunks > config.budget_chunks:
-        raise ConfigError(
-            f"plan={os.fspath(path)!r} was made for a budget of "
-            f"{format_bytes(plan.device.budget_chunks * config.chunk)}, "
-            f"and budget= is {format_bytes(config.budget)}"
-        )
-    return plan
-
-
 def start_planner(config: Config, plan: lgm.Plan | None) -> None:
     """Begin to look for iterations. `plan` comes from a file, and is followed from the first boundary on."""
     global _planner
     module = native.load()
     _planner = Planner(module, config, plans=config.policy == "plan")
     if plan is not None:
-        install(module, plan, _of_file(plan))
+        install(module, plan, recording_of(plan))
         _planner.plan = plan
         module.observe()
     _planner.attach()

@@ -33,7 +33,8 @@ from .foreach import cut_foreach
 from .gpu import active_pool, check_gpu, resize_gpu, start_gpu, stop_gpu
 from .math_library import settle
 from .patches import restore
-from .planning import change_budget, check_plan, start_planner, stop_planner
+from .planning import change_budget, start_planner, stop_planner
+from .plans import check_plan
 
 __all__ = ["Device", "active_config", "core", "cupy_allocator", "disable", "enable", "enabled", "is_enabled"]
 

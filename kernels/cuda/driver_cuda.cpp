@@ -7,7 +7,6 @@
 namespace vt {
 
 namespace {
-
 Status illegal(const char* call) { return {Code::illegal, call, 0}; }
 CUdeviceptr at_device(Address at) { return static_cast<CUdeviceptr>(at); }
 
@@ -118,9 +117,8 @@ Status CudaDriver::donate(Address home) {
 
 Address CudaDriver::take_back() {
   std::lock_guard lock(mutex_);
-  if (donated_.empty()) return 0;
-  const Address home = donated_.back();
-  donated_.pop_back();
+  const Address home = donated_.empty() ? 0 : donated_.back();
+  if (home != 0) donated_.pop_back();
   return home;
 }
 
@@ -263,8 +261,8 @@ Status CudaDriver::map_host(Address at, const HostPlace& place) {
   std::lock_guard lock(mutex_);
   const auto found = places_.find(reinterpret_cast<Address>(place.memory));
   if (found == places_.end()) return {Code::failed, "map_host", 0};
-  const bool free = !mapped_.contains(at) && !host_mapped_.contains(at);
-  if (at % chunk_bytes_ != 0 || !inside(reservations_, at, chunk_bytes_) || !free) return illegal("map_host");
+  const bool free = !mapped_.contains(at) && !host_mapped_.contains(at) && at % chunk_bytes_ == 0;
+  if (!free || !inside(reservations_, at, chunk_bytes_)) return illegal("map_host");
   const Status status = cuda_status("cuMemMap", api_.map(at_device(at), chunk_bytes_, {&found->second.handle, 1}, users_of_host(users_, host_node_)));
   if (status.ok()) host_mapped_.insert(at);
   return status;

@@ -1,0 +1,87 @@
+"""A plan as the core takes it, and whether one from a file fits the session.
+
+Covers: handing a plan over; reading one; what ties a plan of another process to this one.
+Leaves: making plans (:mod:`lgm`), when (``planning``), following them (``kernels/iteration/plan_runner.h``).
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+
+import numpy as np
+
+import lgm
+from lgm.mapping import away_at_turn
+
+from .config import Config, format_bytes
+from .errors import ConfigError
+from .recorder import Recording
+
+__all__ = ["check_plan", "install", "recording_of"]
+
+
+def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
+    """Hand a plan to the core; it is followed from the next boundary on."""
+    trace = plan.trace
+    away = np.array(away_at_turn(plan), dtype=np.int64).reshape(-1, 3)
+    module.install_plan(
+        {
+            "names": list(trace.names),
+            "op_name": trace.op_name,
+            "chunk_bytes": trace.chunk_bytes,
+            "tensor_bytes": trace.tensor_bytes,
+            "tensor_born": trace.tensor_born,
+            "births": recording.births,
+            "keep": plan.keep,
+            "lasting": recording.lasting,
+            "serial": recording.serial,
+            "previous": recording.previous,
+            **{
+                f"{side}_{f}": getattr(plan, f"{side}_{f}")
+                for side in ("out", "in")
+                for f in ("op", "tensor", "first", "last")
+            },
+            "away_tensor": away[:, 0],
+            "away_first": away[:, 1],
+            "away_last": away[:, 2],
+        }
+    )
+
+
+def recording_of(plan: lgm.Plan) -> Recording:
+    """What ties a plan of another process to this one: the order in which tensors are made."""
+    trace = plan.trace
+    births = np.flatnonzero(trace.tensor_born >= 0)
+    births = births[np.argsort(trace.tensor_born[births], kind="stable")]
+    index = np.full(trace.tensors, -1, dtype=np.int64)
+    index[births] = np.arange(len(births))
+    zeros = np.zeros(trace.tensors, dtype=np.int64)
+    return Recording(trace, births, np.where(trace.wraps, index, -1), zeros, trace.lasting.astype(np.int64))
+
+
+def check_plan(path: str | os.PathLike[str], config: Config) -> lgm.Plan:
+    """Read a plan and see whether it fits the session.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, breaks a rule, or was made for other chunks or a larger budget.
+    """
+    try:
+        plan = lgm.load_plan(path)
+        lgm.validate(plan)
+    except lgm.LgmError as error:
+        raise ConfigError(f"plan={os.fspath(path)!r}: {error}") from None
+    if plan.trace.chunk_bytes != config.chunk:
+        raise ConfigError(
+            f"plan={os.fspath(path)!r} was made for chunks of {format_bytes(plan.trace.chunk_bytes)}, and chunk= is "
+            f"{format_bytes(config.chunk)}"
+        )
+    if plan.device.budget_chunks > config.budget_chunks:
+        raise ConfigError(
+            f"plan={os.fspath(path)!r} was made for a budget of "
+            f"{format_bytes(plan.device.budget_chunks * config.chunk)}, "
+            f"and budget= is {format_bytes(config.budget)}"
+        )
+    return plan
