@@ -30,12 +30,13 @@ def _processor() -> str:
     return platform.processor()
 
 
-def metadata() -> dict[str, Any]:
+def metadata(command: str = "") -> dict[str, Any]:
+    """Everything needed to read a result later; `command` in the place of ``python -m benchmarks CASE``."""
     commit = _output("git", "rev-parse", "--short", "HEAD")
     if _output("git", "status", "--porcelain", "--", "../kernels", "../vtensor", "../lgm", "../traces", "*.py"):
         commit += "+changes"
     return {
-        "command": "python -m benchmarks " + " ".join(sys.argv[1:]),
+        "command": command or "python -m benchmarks " + " ".join(sys.argv[1:]),
         "commit": commit,
         "date": datetime.date.today().isoformat(),
         "machine": f"{_processor()}, {os.cpu_count()} cores, {os.sysconf('SC_PHYS_PAGES') * 4096 >> 30} GiB",
@@ -53,9 +54,9 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def write(case: str, rows: Sequence[Row], note: str) -> None:
+def write(case: str, rows: Sequence[Row], note: str, command: str = "") -> None:
     """Write `rows` as JSON and as a table, and print the table."""
-    data = metadata()
+    data = metadata(command)
     name = f"{case}_host{os.cpu_count()}_{data['date']}"
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps({"case": case, "metadata": data, "rows": rows}, indent=1) + "\n")

@@ -133,7 +133,16 @@ def main() -> None:
             how = json.dumps({"options": options})
             answers = in_turns(old, new, ["-m", "vtensor.demo.worker", name, str(STEPS), how], STEPS)
             rows.append(compare(f"{case}, {name}", answers, "seconds", WARM))
-    write("versus", rows, f"Two commits in turns, two processes of each: {given.old.name} and {given.new.name}.")
+    commits = f"{commit_of(old)} {commit_of(new)}"
+    note = f"Two commits in turns, two processes of each: {commits.replace(' ', ' and ')}."
+    write("versus", rows, note, f"python -m benchmarks.versus {commits}")
+
+
+def commit_of(checkout: Path) -> str:
+    asked = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True
+    )
+    return asked.stdout.strip()
 
 
 def peak_of(checkout: Path, name: str) -> int:
