@@ -10,8 +10,7 @@ Status Allocation::make(Lock& lock, Bytes bytes, const char* operation, Lane str
   if (bytes > ranges_.window()) return {Code::failed, "more than all addresses", 0};
   const auto chunks = static_cast<std::uint32_t>(ground_.chunks_for(bytes));
   ++ground_.counters.allocations;
-  moves_.reap();
-  supply_.restore_budget();
+  supply_.begin();
   Range* range = freed_.take(chunks);
   if (range != nullptr && range->life == Life::cached) {
     ++ground_.counters.reused;

@@ -6,8 +6,7 @@
 namespace vt {
 
 void Arrivals::move(std::span<const PlannedMove> out, std::span<const PlannedMove> in) {
-  moves_.reap();
-  supply_.restore_budget();
+  supply_.begin();
   for (const PlannedMove& move : out) leave(move);
   for (const PlannedMove& move : in) {
     for (std::uint32_t i = move.first; i < std::min(move.last, move.range->chunks); ++i) {

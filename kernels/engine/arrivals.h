@@ -9,7 +9,6 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <span>
 #include <thread>
 

@@ -170,15 +170,6 @@ void Engine::fix_address(const void* address) {
   if (Range* range = ranges_.find_live(address)) range->fixed = true;
 }
 
-template <typename Step>
-void Engine::each_live_part(State state, Step step) {
-  for (const auto& range : ranges_.records()) {
-    for (std::uint32_t i = 0; range->life == Life::live && i < range->chunks; ++i) {
-      if (range->parts[i].state == state) step(*range, i);
-    }
-  }
-}
-
 // The lock is held across the fork, so that the child finds every structure whole.
 void Engine::before_fork() {
   const WaitsAlone alone;
@@ -186,7 +177,7 @@ void Engine::before_fork() {
   if (!drained_) {
     kind_.moves->settle(lock);
     if (store_->shared_after_fork()) {
-      each_live_part(State::borrowed, [this](Range& range, std::uint32_t i) {
+      ranges_.each_live_part(State::borrowed, [this](Range& range, std::uint32_t i) {
         ground_.must("unmapping before a fork", [&] { return kind_.slots->withdraw(range, i); });
       });
     }
@@ -208,7 +199,7 @@ void Engine::after_fork(bool in_child) {
     arrivals_.forget_thread();
   }
   if (!store_->shared_after_fork()) return;
-  each_live_part(State::absent, [this](Range& range, std::uint32_t i) {
+  ranges_.each_live_part(State::absent, [this](Range& range, std::uint32_t i) {
     if ((range.exported || ground_.detached) && !kind_.slots->borrow(range, i).ok()) ++ground_.counters.failures;
   });
 }

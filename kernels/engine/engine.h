@@ -105,8 +105,6 @@ class Engine {
   Inspector& inspect() noexcept { return inspector_; }
 
  private:
-  template <typename Step>
-  void each_live_part(State state, Step step);
   void finish_if_drained(Lock& lock);
 
   std::unique_ptr<Driver> driver_;

@@ -191,12 +191,9 @@ void ImmediateMoves::give_away(Lock& lock, Range& range, const std::function<voi
 // What is absent is used where it is. If that fails the vTensor stays absent, and the fault handler brings it when it is touched.
 void ImmediateMoves::bring_all(Lock& lock, const RangeTable& ranges, const std::function<Status(Range&, std::uint32_t)>&) {
   settle(lock);
-  for (const auto& range : ranges.records()) {
-    if (range->life != Life::live) continue;
-    for (std::uint32_t i = 0; i < range->chunks; ++i) {
-      if (range->parts[i].state == State::absent && !slots_.borrow(*range, i).ok()) ++ground_.counters.failures;
-    }
-  }
+  ranges.each_live_part(State::absent, [this](Range& range, std::uint32_t i) {
+    if (!slots_.borrow(range, i).ok()) ++ground_.counters.failures;
+  });
 }
 
 }  // namespace vt

@@ -50,6 +50,15 @@ class RangeTable {
   std::span<const std::unique_ptr<Range>> records() const noexcept { return records_; }
   // Live tensors, oldest first.
   std::vector<Range*> living() const;
+  // Does `step(range, index)` for each vTensor of a live tensor that is in this state. It may change the state.
+  template <typename Step>
+  void each_live_part(State state, Step step) const {
+    for (const auto& range : records_) {
+      for (std::uint32_t i = 0; range->life == Life::live && i < range->chunks; ++i) {
+        if (range->parts[i].state == state) step(*range, i);
+      }
+    }
+  }
   // Gives all addresses back. Pre: no tensor is live, nothing is mapped.
   Status close();
   // Empty, or what is broken. `whole`: no other thread is making a range now.

@@ -44,6 +44,11 @@ class Supply {
   Status bring_beyond(Range& range, std::uint32_t index);
   void give_back(ChunkId chunk) { mappings_.give_back(chunk); }
 
+  // A call that may need memory begins: what has ended takes effect, and the budget is kept to again.
+  void begin() {
+    moves_.reap();
+    restore_budget();
+  }
   // What an operation held beyond the budget leaves after it: the budget does not wait for tensors to be freed.
   void restore_budget() {
     if (pool_.overdrawn() > pool_.free()) leave_overdrawn();

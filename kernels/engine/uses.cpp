@@ -20,8 +20,7 @@ bool is_away(State state) { return state == State::absent || state == State::bor
 
 void Uses::fetch(Lock& lock, std::span<const Use> uses, const char* operation, bool keep_graces) {
   Fetch fetch{uses, operation, keep_graces};
-  moves_.reap();
-  supply_.restore_budget();
+  supply_.begin();
   for (;;) {
     const Ticket last = fetch_all(lock, fetch);
     if (last.number == 0) break;
