@@ -7,20 +7,20 @@ same number of warm ones; how much two of the same commit differ says what a dif
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 import statistics
 import subprocess
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from vtensor.demo.show import Turns, Worker, measure_peak
 
 from .plans import WARM, interval
 from .record import Row, write
 from .steps import THREE
 
-STEPS = WARM + 12
 ROUNDS = 30
 # What one side measures when it is told to: microseconds of an operation observed, and of an allocation reused.
 OVERHEAD = """
@@ -43,49 +43,16 @@ for line in sys.stdin:
 """
 
 
-class Process:
-    """A process of one checkout that answers a line of JSON to each line."""
-
-    def __init__(self, checkout: Path, arguments: list[str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=checkout,
-            env={**os.environ, "PYTHONPATH": str(checkout)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.listen()
-
-    def listen(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                message: dict[str, Any] = json.loads(line)
-                return message
-        raise RuntimeError(f"a process ended early: {self.process.args!r}")
-
-    def turn(self) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-        return self.listen()
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-def in_turns(old: Path, new: Path, arguments: list[str], turns: int) -> dict[str, list[dict[str, Any]]]:
+def in_turns(old: Path, new: Path, make: Callable[[Path], Turns], turns: int) -> dict[str, list[dict[str, Any]]]:
     """What each of four processes answered, turn by turn."""
     checkouts = {"old": old, "new": new, "new again": new, "old again": old}
-    processes = {side: Process(checkout, arguments) for side, checkout in checkouts.items()}
+    processes = {side: make(checkout) for side, checkout in checkouts.items()}
     try:
         answers: dict[str, list[dict[str, Any]]] = {side: [] for side in processes}
         for turn in range(turns):
             order = list(processes)
             for side in order if turn % 2 else order[::-1]:
-                answers[side].append(processes[side].turn())
+                answers[side].append(processes[side].step())
         return answers
     finally:
         for process in processes.values():
@@ -116,26 +83,32 @@ def main() -> None:
     parser.add_argument("old", type=Path, help="a checkout of the older commit")
     parser.add_argument("new", type=Path, help="a checkout of the newer one")
     parser.add_argument("--models", nargs="*", default=list(THREE), choices=list(THREE))
+    parser.add_argument("--pairs", type=int, default=12, help="steps of each process that count")
     given = parser.parse_args()
     old, new = given.old.resolve(), given.new.resolve()
-    rows = []
+    rows, steps = [], WARM + given.pairs
     for when in ("room", "pressed"):
-        answers = in_turns(old, new, ["-c", OVERHEAD, when], ROUNDS)
+        answers = in_turns(old, new, partial(Turns, ["-c", OVERHEAD, when]), ROUNDS)
         for figure in ("operation", "allocation"):
             rows.append(compare(f"O {figure}, {when}", answers, figure, 3))
     for name in given.models:
-        peak = peak_of(new, name)
-        for case, options in {
+        peak = measure_peak(name)
+        cases: dict[str, dict[str, Any]] = {
             "S1": {"budget": 2 * peak},
             "S2 at 50 %": {"budget": peak // 2, "policy": "lru"},
             "B3 at 50 %": {"budget": peak // 2},
-        }.items():
-            how = json.dumps({"options": options})
-            answers = in_turns(old, new, ["-m", "vtensor.demo.worker", name, str(STEPS), how], STEPS)
+            "demo, 40 %": {"budget": peak * 2 // 5},
+        }
+        for case, options in cases.items():
+            answers = in_turns(old, new, partial(training, name, steps, options), steps)
             rows.append(compare(f"{case}, {name}", answers, "seconds", WARM))
     commits = f"{commit_of(old)} {commit_of(new)}"
     note = f"Two commits in turns, two processes of each: {commits.replace(' ', ' and ')}."
     write("versus", rows, note, f"python -m benchmarks.versus {commits}")
+
+
+def training(name: str, steps: int, options: dict[str, Any], checkout: Path) -> Turns:
+    return Worker(name, steps, options, checkout=checkout)
 
 
 def commit_of(checkout: Path) -> str:
@@ -143,15 +116,6 @@ def commit_of(checkout: Path) -> str:
         ["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True
     )
     return asked.stdout.strip()
-
-
-def peak_of(checkout: Path, name: str) -> int:
-    """Bytes the workload wants at most."""
-    how = json.dumps({"options": {"budget": 1.0}})
-    process = Process(checkout, ["-m", "vtensor.demo.worker", name, "2", how])
-    process.turn()
-    process.turn()
-    return int(process.listen()["stats"]["wanted_bytes.peak"])
 
 
 if __name__ == "__main__":

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 from typing import IO, Any
 
 from ..errors import ConfigError, VtensorError
 
-__all__ = ["Worker", "demo", "measure_peak"]
+__all__ = ["Turns", "Worker", "demo", "measure_peak"]
 
 
 SHOWN = ("resnet50", "gpt2")
 
 
-class Worker:
-    """A training process that does one step when told."""
+class Turns:
+    """A Python process that does something, and says what in a line of JSON, when it is told.
 
-    def __init__(
-        self,
-        name: str,
-        steps: int,
-        options: dict[str, Any] | None = None,
-        checkpointing: bool = False,
-        settled: int = 0,
-    ) -> None:
-        how = json.dumps({"options": options, "checkpointing": checkpointing, "settled": settled})
+    It runs in `checkout`, with the code that lies there, or like this one.
+    """
+
+    def __init__(self, arguments: list[str], checkout: Path | None = None) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "vtensor.demo.worker", name, str(steps), how],
+            [sys.executable, *arguments],
+            cwd=checkout,
+            env=None if checkout is None else {**os.environ, "PYTHONPATH": str(checkout)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -61,6 +60,23 @@ class Worker:
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+class Worker(Turns):
+    """A training process that does one step when told."""
+
+    def __init__(
+        self,
+        name: str,
+        steps: int,
+        options: dict[str, Any] | None = None,
+        checkpointing: bool = False,
+        settled: int = 0,
+        *,
+        checkout: Path | None = None,
+    ) -> None:
+        how = json.dumps({"options": options, "checkpointing": checkpointing, "settled": settled})
+        super().__init__(["-m", "vtensor.demo.worker", name, str(steps), how], checkout)
 
 
 def measure_peak(name: str, checkpointing: bool = False) -> int:
