@@ -14,7 +14,7 @@ from .session import active_config, core
 
 __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
 
-_AMOUNTS = ("tensor_bytes", "wanted_bytes", "absent_bytes", "borrowed_bytes")
+_AMOUNTS = ("tensor_bytes", "wanted_bytes", "absent_bytes", "borrowed_bytes", "dropped_bytes")
 
 
 def memory_stats() -> dict[str, Any]:
@@ -26,6 +26,7 @@ def memory_stats() -> dict[str, Any]:
     - ``wanted_bytes``: the same in whole chunks; its peak is what an unlimited budget would hold
     - ``absent_bytes``: tensor bytes whose only place is the host store
     - ``borrowed_bytes``: of these, used in place by operations larger than the budget
+    - ``dropped_bytes``: tensor bytes that are nowhere, as they will be made again when they are needed
     - ``unmanaged_bytes``: tensors smaller than ``min_size``, in torch's own memory
     - ``held_bytes`` (current and peak only): all chunks held; never above ``budget_bytes`` plus ``overdrawn_bytes``
     - ``used_bytes`` (current and peak only): of these, held by tensors; the others are freed memory that waits, mapped,
@@ -37,7 +38,8 @@ def memory_stats() -> dict[str, Any]:
     Settings: ``budget_bytes``, ``host_capacity_bytes``, ``chunk_bytes``.
 
     The rest are totals: ``moved_out_bytes``, ``moved_in_bytes``, ``evictions`` (vTensors copied out), ``discards``
-    (vTensors that left for free), ``cancels``, ``faults`` (reads outside operations), ``oversize`` (operations larger
+    (vTensors that left for free), ``drops`` (vTensors that left without a copy, to be made again), ``made_bytes`` and
+    ``make_seconds`` (what was made again, and how long that took), ``cancels``, ``faults`` (reads outside operations), ``oversize`` (operations larger
     than the budget), ``failures`` (survived), ``host_waits`` (times a thread stood until a GPU had done something),
     ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
 
@@ -76,6 +78,8 @@ def memory_stats() -> dict[str, Any]:
     stats["copy_lanes"] = not shot["moves_in_wait"]
     stats["moved_out_bytes"] = shot["moved_out"]
     stats["moved_in_bytes"] = shot["moved_in"]
+    stats["made_bytes"] = shot["made_bytes"]
+    stats["make_seconds"] = shot["make_ns"] / 1e9
     stats["wait_seconds"] = shot["wait_ns"] / 1e9
     copying = (shot["out_ns"] + shot["in_ns"]) / 1e9
     stats["exposed_copy_seconds"] = stats["wait_seconds"]
@@ -91,6 +95,7 @@ def memory_stats() -> dict[str, Any]:
     for name in (
         "evictions",
         "discards",
+        "drops",
         "cancels",
         "faults",
         "oversize",
@@ -130,6 +135,9 @@ def memory_summary() -> str:
         ("planned iterations", f"{s['planned_iterations']} of {s['iterations']}", _plan_note(s)),
         ("larger than the budget", f"{s['oversize']} operations", f"{peak('borrowed_bytes')} used in place"),
     ]
+    if s["drops"]:
+        made = f"peak {size['dropped_bytes.peak']} dropped; {s['make_seconds']:.2f} s of computing"
+        rows.insert(-2, ("made again", size["made_bytes"], made))
     if s["overdrawn_bytes.peak"]:
         rows.append(("beyond the budget", size["overdrawn_bytes.current"], peak("overdrawn_bytes")))
     title = f"vtensor: {config.policy} by {config.granularity}, chunks of {format_bytes(config.chunk)}"

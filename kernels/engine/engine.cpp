@@ -16,13 +16,14 @@ Engine::Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store,
       kind_(choose_kind(ground_, ranges_, roster_, pool_, chunks_, copies_, *store_)),
       pins_(ground_),
       freed_(ground_, ranges_, roster_, pool_, chunks_, *kind_.mappings, *kind_.slots, *kind_.moves),
+      remake_(mutex_, ground_, *kind_.moves, freed_),
       eviction_(ground_, roster_, *kind_.moves),
       supply_(ground_, pool_, *kind_.mappings, *kind_.moves, freed_, eviction_, pins_, demand_),
       allocation_(ground_, ranges_, roster_, pool_, chunks_, *kind_.mappings, *kind_.slots, *kind_.moves, freed_, supply_),
-      uses_(ground_, ranges_, pool_, *kind_.slots, *kind_.moves, pins_, supply_),
+      uses_(ground_, ranges_, pool_, *kind_.slots, *kind_.moves, pins_, remake_, supply_),
       arrivals_(mutex_, ground_, copies_, *kind_.moves, eviction_, supply_, demand_),
       streams_(kind_.fences ? std::make_unique<Streams>(mutex_, drained_, ground_, ranges_, *kind_.fences) : nullptr),
-      inspector_(mutex_, drained_, ground_, ranges_, roster_, pool_, chunks_, *kind_.slots, copies_, streams_.get()) {
+      inspector_(mutex_, drained_, ground_, ranges_, roster_, pool_, chunks_, *kind_.slots, copies_, remake_, streams_.get()) {
   kind_.slots->when_full([this] { freed_.sweep(); });  // what dead tensors have in place
 }
 
@@ -50,6 +51,7 @@ void Engine::free(void* address, bool keep) noexcept {
     fatal("free of an address that is not the start of a live tensor");
   }
   pins_.forget(*range);
+  if (range->known.load() && remake_.outlives(*range)) return;
   freed_.bury(*range, keep);
   arrivals_.pump();
   if (ground_.detached) freed_.sweep();  // no new tensor will

@@ -6,7 +6,7 @@
 //   eviction     whose turn it is to leave                   pins        pins of single vTensors
 //   uses         what operations and faults need             arrivals    moves a plan asks for, and the pump
 //   mappings, slots, moves   what differs between kinds of device; kind.h chooses, once
-//   streams, inspector       more of the front: streams of ordered devices, looking at it all
+//   streams, remake, inspector   more of the front: streams of ordered devices, what leaves without a copy, looking at it all
 //
 // Covers: the lock, and what begins a call and ends it. Leaves: what a device is (driver.h), who is an operation's argument
 // (torch_observer.cpp), Python (module.cpp).
@@ -23,6 +23,7 @@
 #include "engine/arrivals.h"
 #include "engine/inspector.h"
 #include "engine/kind.h"
+#include "engine/remake.h"
 #include "engine/uses.h"
 
 namespace vt {
@@ -101,6 +102,9 @@ class Engine {
   void before_fork();
   void after_fork(bool in_child);
 
+  // --- what can be made again -----------------------------------------------------------------------------
+  Remake& remake() noexcept { return remake_; }
+
   // --- looking at it --------------------------------------------------------------------------------------
   Inspector& inspect() noexcept { return inspector_; }
 
@@ -121,6 +125,7 @@ class Engine {
   Pins pins_;
   Demand demand_;
   Freed freed_;
+  Remake remake_;
   Eviction eviction_;
   Supply supply_;
   Allocation allocation_;

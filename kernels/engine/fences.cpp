@@ -34,6 +34,7 @@ void Fences::begin(Range& range, Lane stream) {
   range.others.clear();
   range.recorded.clear();
   range.seen.store(false);
+  range.made.store(0);
   range.used.store(pack(order_.now(stream)));
 }
 
@@ -42,6 +43,13 @@ void Fences::end(Range& range) {
   for (const Lane stream : range.recorded) note_use(stream, range);
   range.recorded.clear();  // what they are asked for from now on does not use it
 }
+
+void Fences::made(const Range& from, Range& to) {
+  to.others.add(uses_of(from));
+  to.made.store(from.used.load());
+}
+
+Ticket Fences::maker(const Range& range) noexcept { return unpack(range.made.load()); }
 
 Fence Fences::uses_of(const Range& range) const {
   Fence fence = range.others;

@@ -35,6 +35,10 @@ class Fences {
   void begin(Range& range, Lane stream);
   // It ends: what its streams were asked to do so far may still use it.
   void end(Range& range);
+  // What was made in `from` is the data of `to` now: whoever uses that, on whatever stream, comes after what made it.
+  void made(const Range& from, Range& to);
+  // The last use of the stream that made it; an empty ticket if it was not made again.
+  static Ticket maker(const Range& range) noexcept;
 
   // Uses of a range, and what brings its data.
   Fence uses_of(const Range& range) const;

@@ -43,7 +43,7 @@ void Freed::release_part(Range& range, std::uint32_t index) {
     moves_.cancel(range, index);
     chunks_.drop(part);
   }
-  slots_.release(range, part);
+  if (part.slot != kNone) slots_.release(range, part);
   part = emptied(part);
 }
 

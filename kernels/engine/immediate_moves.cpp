@@ -1,5 +1,7 @@
 #include "engine/immediate_moves.h"
 
+#include <utility>
+
 namespace vt {
 
 // --- out ------------------------------------------------------------------------------------------------------
@@ -140,6 +142,43 @@ void ImmediateMoves::after_copy_in(const CopyJob& job) {
   part.chunk = kNone;
   roster_.enter(range, job.index, Event::turn_back);
   keep_mapped(range, job.index);
+}
+
+// --- without a copy -------------------------------------------------------------------------------------------
+
+Status ImmediateMoves::drop(Range& range, std::uint32_t index) {
+  VTensor& part = range.parts[index];
+  if (part.state == State::resident) {
+    const Status status = ground_.driver.unmap(ground_.address_of(range, index));
+    if (!status.ok()) return status;
+    range.clean.fetch_sub(part.clean());
+    chunks_.leave(range, index);
+  }
+  if (part.slot != kNone) slots_.release(range, part);
+  roster_.enter(range, index, Event::drop);
+  return kOk;
+}
+
+void ImmediateMoves::hand_over(Range& from, Range& to) {
+  for (std::uint32_t i = 0; i < to.chunks; ++i) {
+    VTensor& made = from.parts[i];
+    VTensor& part = to.parts[i];
+    if (part.state != State::dropped) continue;
+    if (made.state == State::borrowed) {
+      ground_.must("unmapping what was made again", [&] { return slots_.withdraw(from, i); });
+      part.slot = std::exchange(made.slot, kNone);
+      roster_.enter(from, i, Event::give);
+      roster_.enter(to, i, Event::made_in_host);
+      continue;
+    }
+    if (made.clean()) slots_.make_dirty(from, i);
+    ground_.must("unmapping what was made again", [&] { return ground_.driver.unmap(ground_.address_of(from, i)); });
+    chunks_.assign(part, std::exchange(made.chunk, kNone));
+    from.missing.fetch_add(1);
+    roster_.enter(from, i, Event::give);
+    map_back(to, i);
+    roster_.enter(to, i, Event::made);
+  }
 }
 
 // --- waiting --------------------------------------------------------------------------------------------------

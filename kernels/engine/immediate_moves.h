@@ -18,6 +18,8 @@ class ImmediateMoves final : public Moves {
   bool may_leave(const Range& range) const override { return !range.fixed; }
   Status leave(Range& range, std::uint32_t index) override;
   Status arrive(Range& range, std::uint32_t index, ChunkId chunk) override;
+  Status drop(Range& range, std::uint32_t index) override;
+  void hand_over(Range& from, Range& to) override;
   Status before_arrivals(Range&, std::uint32_t, std::span<const ChunkId>) override { return kOk; }
   void stay(Range& range, std::uint32_t index) override;
   void cancel(Range& range, std::uint32_t index) override;

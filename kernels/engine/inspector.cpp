@@ -102,7 +102,7 @@ std::string Inspector::broken() const {
   if (std::string broken = pool_.validate(); !broken.empty()) return broken;
   if (std::string broken = ranges_.validate(whole); !broken.empty()) return broken;
   std::size_t chunks = 0, slots = 0, live = 0;
-  Bytes absent = 0, tensor_bytes = 0;
+  Bytes absent = 0, dropped = 0, tensor_bytes = 0;
   for (const auto& range : ranges_.records()) {
     if (range->life == Life::cached) chunks += range->chunks;
     if (range->life == Life::limbo) {  // a slot the device uses in place
@@ -117,7 +117,8 @@ std::string Inspector::broken() const {
       const VTensor& part = range->parts[i];
       chunks += part.chunk != kNone;
       slots += part.slot != kNone;
-      if (part.state != State::resident && part.state != State::leaving) absent += ground_.bytes_in(*range, i);
+      if (part.state == State::dropped) dropped += ground_.bytes_in(*range, i);
+      if (part.state == State::absent || part.state == State::arriving || part.state == State::borrowed) absent += ground_.bytes_in(*range, i);
     }
   }
   if (whole && chunks != pool_.held()) return "chunks held by vTensors and by the pool differ";
@@ -125,7 +126,8 @@ std::string Inspector::broken() const {
   if (live != roster_.live()) return "the count of live ranges is wrong";
   if (tensor_bytes != ground_.counters.tensor_bytes.current) return "tensor_bytes is wrong";
   if (absent != ground_.counters.absent_bytes.current) return "absent_bytes is wrong";
-  return "";
+  if (dropped != ground_.counters.dropped_bytes.current) return "dropped_bytes is wrong";
+  return remake_.validate();
 }
 
 std::size_t Inspector::pinned_chunks() const {

@@ -12,6 +12,7 @@
 
 #include "engine/chunks.h"
 #include "engine/range_table.h"
+#include "engine/remake.h"
 #include "engine/roster.h"
 #include "engine/slots.h"
 #include "engine/streams.h"
@@ -59,7 +60,7 @@ class Inspector {
   // `closed`: the device is gone.
   Inspector(std::mutex& mutex, const std::atomic<bool>& closed, Ground& ground, const RangeTable& ranges,
             const Roster& roster, ChunkPool& pool, Chunks& chunks, Slots& slots, const CopyEngine& copies,
-            const Streams* streams)
+            const Remake& remake, const Streams* streams)
       : mutex_(mutex),
         closed_(closed),
         ground_(ground),
@@ -69,6 +70,7 @@ class Inspector {
         chunks_(chunks),
         slots_(slots),
         copies_(copies),
+        remake_(remake),
         streams_(streams) {}
 
   Snapshot snapshot();
@@ -102,6 +104,7 @@ class Inspector {
   Chunks& chunks_;
   Slots& slots_;
   const CopyEngine& copies_;
+  const Remake& remake_;
   const Streams* streams_;
 };
 

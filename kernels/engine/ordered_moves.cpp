@@ -66,6 +66,48 @@ Status OrderedMoves::arrive(Range& range, std::uint32_t index, ChunkId chunk) {
   return kOk;
 }
 
+Status OrderedMoves::drop(Range& range, std::uint32_t index) {
+  VTensor& part = range.parts[index];
+  const bool clean = part.clean();
+  if (part.state == State::resident) {
+    Fence after = fences_.uses_of(range);
+    order_.after(Lane::out, after);
+    part.gone = order_.end_of(Lane::out).number;
+    fences_.set_chunk(part.chunk, std::move(after));
+    chunks_.leave(range, index);
+  }
+  range.clean.fetch_sub(clean);
+  if (part.slot != kNone) slots_.release(range, part);
+  roster_.enter(range, index, Event::drop);
+  return kOk;
+}
+
+// Both addresses lead to the chunk then: that of `from` as to a former one. Whoever uses `to` comes after what was asked of `from`.
+void OrderedMoves::hand_over(Range& from, Range& to) {
+  std::vector<ChunkId> chunks(to.chunks, kNone);
+  for (std::uint32_t i = 0; i < to.chunks; ++i) {
+    if (to.parts[i].state != State::dropped) continue;
+    if (from.parts[i].state == State::resident) {
+      if (from.parts[i].clean()) slots_.make_dirty(from, i);
+      chunks[i] = from.parts[i].chunk;
+      continue;
+    }
+    ground_.must("unmapping what was made again", [&] { return slots_.withdraw(from, i); });
+    to.parts[i].slot = std::exchange(from.parts[i].slot, kNone);
+    roster_.enter(from, i, Event::give);
+    roster_.enter(to, i, Event::made_in_host);
+  }
+  ground_.must("mapping what was made again", [&] { return mappings_.lead_to(to, 0, chunks); });
+  for (std::uint32_t i = 0; i < to.chunks; ++i) {
+    if (chunks[i] == kNone) continue;
+    chunks_.assign(to.parts[i], std::exchange(from.parts[i].chunk, kNone));
+    from.missing.fetch_add(1);
+    roster_.enter(from, i, Event::give);
+    roster_.enter(to, i, Event::made);
+  }
+  fences_.made(from, to);
+}
+
 void OrderedMoves::reap() {
   for (const Lane lane : {Lane::out, Lane::in}) {
     while (const auto job = copies_.collect(lane)) {

@@ -26,6 +26,8 @@ class OrderedMoves final : public Moves {
   bool may_leave(const Range& range) const override { return !range.fixed && !range.exported && range.seen.load(); }
   Status leave(Range& range, std::uint32_t index) override;
   Status arrive(Range& range, std::uint32_t index, ChunkId chunk) override;
+  Status drop(Range& range, std::uint32_t index) override;
+  void hand_over(Range& from, Range& to) override;
   Status before_arrivals(Range& range, std::uint32_t first, std::span<const ChunkId> chunks) override {
     return mappings_.lead_to(range, first, chunks);
   }

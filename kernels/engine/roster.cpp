@@ -9,7 +9,7 @@ bool in_host(State state) { return state == State::absent || state == State::arr
 std::uint32_t Roster::begin(Range& range, Bytes bytes) {
   range.bytes = bytes;
   range.life = Life::live;
-  range.exported = range.fixed = false;
+  range.exported = range.fixed = range.orphaned = false;
   range.serial = ++serials_;
   range.tag = {};
   range.part_use.clear();
@@ -44,6 +44,7 @@ void Roster::forget(const Range& range, std::uint32_t index) {
   const State state = range.parts[index].state;
   if (in_host(state)) ground_.counters.absent_bytes.sub(ground_.bytes_in(range, index));
   if (state == State::borrowed) ground_.counters.borrowed_bytes.sub(ground_.bytes_in(range, index));
+  if (state == State::dropped) ground_.counters.dropped_bytes.sub(ground_.bytes_in(range, index));
 }
 
 void Roster::enter(Range& range, std::uint32_t index, Event event) {
@@ -58,6 +59,8 @@ void Roster::enter(Range& range, std::uint32_t index, Event event) {
   if (!in_host(*after) && in_host(before)) counters.absent_bytes.sub(bytes);
   if (*after == State::borrowed) counters.borrowed_bytes.add(bytes);
   if (before == State::borrowed) counters.borrowed_bytes.sub(bytes);
+  if (*after == State::dropped) counters.dropped_bytes.add(bytes);
+  if (before == State::dropped) counters.dropped_bytes.sub(bytes);
   if (before == State::resident && --range.resident == 0) strike(range);
   if (*after == State::resident) {
     if (range.resident++ == 0) enroll(range);

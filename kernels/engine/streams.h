@@ -24,6 +24,8 @@ class Streams {
     range.seen.store(true, std::memory_order_relaxed);
     const std::uint64_t ready = range.ready.load();
     if (!order_.waited_for(stream, ready)) come_after(stream, {Lane::in, ready});
+    const Ticket maker = Fences::maker(range);
+    if (maker.number != 0 && maker.lane != stream) come_after(stream, maker);
   }
   // The operation that pinned the range has been asked of `stream`. Before Engine::unpin().
   void used_on(Lane stream, Range& range) noexcept;

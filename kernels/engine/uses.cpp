@@ -21,6 +21,7 @@ bool is_away(State state) { return state == State::absent || state == State::bor
 void Uses::fetch(Lock& lock, std::span<const Use> uses, const char* operation, bool keep_graces) {
   Fetch fetch{uses, operation, keep_graces};
   supply_.begin();
+  remake(lock, fetch);
   for (;;) {
     const Ticket last = fetch_all(lock, fetch);
     if (last.number == 0) break;
@@ -37,6 +38,18 @@ void Uses::fetch(Lock& lock, std::span<const Use> uses, const char* operation, b
     ++ground_.counters.oversize;  // once an operation, however many vTensors were borrowed
     warn_oversize(operation, ground_.bytes_of(pool_.capacity()), false);
   }
+}
+
+// What was dropped is made again first. It is pinned, so that it is not dropped any more.
+void Uses::remake(Lock& lock, const Fetch& fetch) {
+  std::vector<Range*> dropped;
+  for (const Use& use : fetch.uses) {
+    const VTensor* parts = &use.range->parts[0];
+    const bool some = std::any_of(parts + use.first, parts + use.last, [](const VTensor& part) { return part.state == State::dropped; });
+    if (some) dropped.push_back(use.range);
+  }
+  // Whoever touched memory past all operations stands in the middle of anything.
+  if (!dropped.empty()) remake_.bring(lock, dropped, fetch.keep_graces);
 }
 
 std::size_t Uses::missing(const Fetch& fetch) const {
@@ -84,6 +97,9 @@ Uses::Step Uses::fetch_part(Lock& lock, const Use& use, std::uint32_t index, std
       case State::absent:
       case State::borrowed:
         break;
+      case State::dropped:
+      case State::given:
+        fatal("a vTensor that is pinned was dropped");
     }
     const bool try_it = part.failures < kCopyAttempts && !fetch.full && !slots_.stays_borrowed(range, index, fetch.uses);
     if (try_it && bring(lock, use, index, want, fetch)) continue;
@@ -143,7 +159,8 @@ FaultOutcome Uses::on_fault(Lock& lock, Address address) {
   const auto index = static_cast<std::uint32_t>((address - range->base) >> ground_.shift);
   VTensor& part = range->parts[index];
   if (part.clean()) {
-    slots_.make_dirty(*range, index);  // mapped for reading only, so this is a write
+    if (range->known.load()) remake_.lose_sight(lock, *range);
+    if (part.clean()) slots_.make_dirty(*range, index);  // mapped for reading only, so this is a write
     return FaultOutcome::served;
   }
   if (part.state == State::resident || part.state == State::borrowed) return FaultOutcome::idle;
@@ -163,6 +180,7 @@ FaultOutcome Uses::on_fault(Lock& lock, Address address) {
 
 void Uses::give_away(Lock& lock, Range& range) {
   if (range.exported && range.missing.load() == 0) return;
+  remake_.lose_sight(lock, range);
   moves_.give_away(lock, range, [&] {
     const Use use{&range, 0, range.chunks, true, false};
     pins_.pin(use);

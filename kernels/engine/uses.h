@@ -7,6 +7,7 @@
 
 #include <span>
 
+#include "engine/remake.h"
 #include "engine/supply.h"
 
 namespace vt {
@@ -19,8 +20,16 @@ enum class FaultOutcome : std::uint8_t {
 
 class Uses {
  public:
-  Uses(Ground& ground, RangeTable& ranges, ChunkPool& pool, Slots& slots, Moves& moves, Pins& pins, Supply& supply)
-      : ground_(ground), ranges_(ranges), pool_(pool), slots_(slots), moves_(moves), pins_(pins), supply_(supply) {}
+  Uses(Ground& ground, RangeTable& ranges, ChunkPool& pool, Slots& slots, Moves& moves, Pins& pins, Remake& remake,
+       Supply& supply)
+      : ground_(ground),
+        ranges_(ranges),
+        pool_(pool),
+        slots_(slots),
+        moves_(moves),
+        pins_(pins),
+        remake_(remake),
+        supply_(supply) {}
 
   // Makes every vTensor of `uses` resident, or borrowed if no chunk can be had. Pre: they are pinned, so what arrived stays.
   // `keep_graces`: see Wanted.
@@ -40,6 +49,7 @@ class Uses {
   };
   enum class Step : std::uint8_t { usable, under_way };
 
+  void remake(Lock& lock, const Fetch& fetch);
   std::size_t missing(const Fetch& fetch) const;
   Ticket fetch_all(Lock& lock, Fetch& fetch);
   Step fetch_part(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch);
@@ -52,6 +62,7 @@ class Uses {
   Slots& slots_;
   Moves& moves_;
   Pins& pins_;
+  Remake& remake_;
   Supply& supply_;
 };
 

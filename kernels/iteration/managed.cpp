@@ -20,6 +20,7 @@ void* allocate_managed(Engine& engine, Bytes bytes, Ticket::Lane stream) {
   Range* range = engine.find(address);
   if (const Recording recording{thread}) recording->born(*range);
   if (newborn) thread.newborns.push_back(range);
+  if (thread.seen_call.counts) thread.seen_call.births.push_back(range);
   return address;
 }
 
@@ -34,6 +35,7 @@ void free_managed(Engine& engine, void* address) {
       thread.newborns.erase(std::next(found).base());
     }
   }
+  if (auto& births = thread.seen_call.births; !births.empty()) std::erase(births, engine.find(address));
   bool keep = true;
   if (&engine == current_engine()) {  // not a tensor of an earlier session
     if (const Recording recording{thread}) keep = recording->died(*engine.find(address));

@@ -123,7 +123,9 @@ PlanCounters plan_counters() {
   return g_runner->counters();
 }
 
-bool recorded(const Thread& thread) noexcept { return g_runs_iterations.load(std::memory_order_relaxed) == &thread; }
+bool recorded(const Thread& thread) noexcept {
+  return g_runs_iterations.load(std::memory_order_relaxed) == &thread && thread.remaking == 0;
+}
 
 Recording::Recording(const Thread& thread) : lock_(*g_runner_mutex, std::defer_lock) {
   if (!recorded(thread)) return;

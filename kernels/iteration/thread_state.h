@@ -23,6 +23,17 @@ struct Frame {
   Ticket::Lane stream = Ticket::Lane::none;  // what it is asked of, on an ordered device; else none
 };
 
+// An operation that is seen (recipes.h), while it runs.
+struct Seen {
+  std::size_t frame = kNone;      // of the outermost operation torch itself cannot look into; kNone: none runs
+  std::shared_ptr<Step> step;     // nullptr: it is not one that can be run again
+  Range* written = nullptr;       // the tensor it overwrites
+  std::size_t fresh = 0;          // tensors it may make at most
+  int exceptions = 0;
+  bool counts = false;            // whether to fill `births`
+  std::vector<Range*> births;     // allocated in it, and alive
+};
+
 struct Thread {
   Engine* engine = nullptr;       // the engine all of the below belong to
   std::vector<Frame> frames;      // operations under way, outermost first
@@ -34,6 +45,11 @@ struct Thread {
   Engine* keeps = nullptr;        // the engine those belong to
   std::vector<Range*> newborns;   // allocated inside the outermost operation that is not transparent
   bool all_sizes = false;         // manage small allocations too
+  Seen seen_call;                 // the operation under way that may be run again
+  std::uint32_t remaking = 0;     // runs such operations again: what they do is no part of the program
+  bool sees_next = false;         // a plan wants the next row to be one
+  std::vector<Range*> changed;    // arguments of the newest whose known contents it may write
+  std::vector<PlannedMove> due;   // what a plan wants made again before the operation that begins
   std::uint32_t solid = 0;        // operations under way that are not transparent
 };
 

@@ -43,6 +43,7 @@ struct Range {
   Life life = Life::unused;
   bool exported = false;      // its address was given away: never clean, and mapped wherever its data is
   bool fixed = false;         // exported to who may use it at any moment, by system calls even, which do not fault: it never moves
+  bool orphaned = false;      // the program freed it, but what was dropped is made of it: it lives on until that is not so
   std::uint32_t part_pins = 0;
   std::uint32_t roster_at = kNone;  // index in the engine's list of ranges with something resident
   Tick freed_at = 0;
@@ -55,6 +56,7 @@ struct Range {
   std::atomic<std::uint32_t> missing{0};  // vTensors not resident, or about to leave
   std::atomic<std::uint32_t> clean{0};    // resident vTensors whose slot is still valid
   std::atomic<Tick> last_use{0};
+  std::atomic<bool> known{false};         // its content is known to the recipes: whoever writes it says so first
 
   // On ordered devices only: what of the work that was asked for may still touch it.
   Ticket::Lane home = Ticket::Lane::none;  // the stream it was allocated on
@@ -62,6 +64,7 @@ struct Range {
   // nobody would bring it back, so it never leaves.
   std::atomic<bool> seen{false};
   std::atomic<std::uint64_t> ready{0};     // copy in after which all that is resident holds its data
+  std::atomic<std::uint64_t> made{0};      // lane and number of a ticket after which what was made again is there, packed; 0 for none
   std::atomic<std::uint64_t> used{0};      // the newest use: lane and number of a ticket, packed; 0 for none
   Fence others;                            // uses by other streams before it
   std::vector<Ticket::Lane> recorded;      // streams that may use it until it is freed

@@ -13,6 +13,9 @@
 //      '------------- arriving <------------ fetch ---------'
 //         arrived
 //
+//   resident or absent --drop--> dropped --made--> resident, or --made_in_host--> absent
+//   resident or absent --give--> given (to the vTensor that was made again)
+//
 // A vTensor is born resident, or borrowed when no chunk can be had.
 #pragma once
 
@@ -28,8 +31,10 @@ enum class State : std::uint8_t {
   absent,    // in its host slot only, nothing mapped
   arriving,  // being copied in; the slot still holds the data
   borrowed,  // in its host slot, which is mapped at the tensor's address
+  dropped,   // nowhere: a recipe makes it again (recipes/)
+  given,     // nowhere: it was made for another vTensor, which has it now; its tensor is about to be freed
 };
-inline constexpr std::size_t kStates = 5;
+inline constexpr std::size_t kStates = 7;
 
 enum class Event : std::uint8_t {
   evict,      // start copying out
@@ -41,8 +46,12 @@ enum class Event : std::uint8_t {
   turn_back,  // the copy in was cancelled or failed
   borrow,     // map the slot
   withdraw,   // unmap the slot
+  drop,       // leave without a copy: it can be made again
+  made,       // it was, in a chunk
+  made_in_host,  // it was, in a slot
+  give,       // another vTensor takes what it has
 };
-inline constexpr std::size_t kEvents = 9;
+inline constexpr std::size_t kEvents = 13;
 
 // The state after `event`, or nothing where the event is not allowed.
 constexpr std::optional<State> next_state(State state, Event event) noexcept {
@@ -50,6 +59,8 @@ constexpr std::optional<State> next_state(State state, Event event) noexcept {
     case State::resident:
       if (event == Event::evict) return State::leaving;
       if (event == Event::discard) return State::absent;
+      if (event == Event::drop) return State::dropped;
+      if (event == Event::give) return State::given;
       break;
     case State::leaving:
       if (event == Event::left) return State::absent;
@@ -58,6 +69,8 @@ constexpr std::optional<State> next_state(State state, Event event) noexcept {
     case State::absent:
       if (event == Event::fetch) return State::arriving;
       if (event == Event::borrow) return State::borrowed;
+      if (event == Event::drop) return State::dropped;
+      if (event == Event::give) return State::given;
       break;
     case State::arriving:
       if (event == Event::arrived) return State::resident;
@@ -66,6 +79,12 @@ constexpr std::optional<State> next_state(State state, Event event) noexcept {
     case State::borrowed:
       if (event == Event::fetch) return State::arriving;
       if (event == Event::withdraw) return State::absent;
+      break;
+    case State::dropped:
+      if (event == Event::made) return State::resident;
+      if (event == Event::made_in_host) return State::absent;
+      break;
+    case State::given:
       break;
   }
   return std::nullopt;
@@ -92,7 +111,8 @@ struct VTensor {
   bool clean() const noexcept { return state == State::resident && slot != kNone; }
 };
 
-// Whether the handles a vTensor holds fit its state: data is in at least one valid place (I2).
+// Whether the handles a vTensor holds fit its state: data is in at least one valid place (I2), a recipe being one while its
+// sources are there (Recipes::validate).
 constexpr bool consistent(const VTensor& v) noexcept {
   const bool chunk = v.chunk != kNone, slot = v.slot != kNone, copying = v.ticket.number != 0;
   switch (v.state) {
@@ -101,6 +121,8 @@ constexpr bool consistent(const VTensor& v) noexcept {
     case State::absent: return !chunk && slot && !copying;
     case State::arriving: return chunk && slot && copying;
     case State::borrowed: return !chunk && slot && !copying;
+    case State::dropped:
+    case State::given: return !chunk && !slot && !copying;
   }
   return false;
 }

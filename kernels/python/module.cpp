@@ -11,6 +11,7 @@
 #include "iteration/thread_state.h"
 #include "torch/torch_bridge.h"
 #include "torch/torch_observer.h"
+#include "torch/torch_seen.h"
 
 namespace py = pybind11;
 
@@ -51,6 +52,7 @@ void bind_product(py::module_& m) {
   m.def("late_complaints", [] { return late_complaints(); });
   m.def("stop", [] {
     if (current_engine() == nullptr) return;  // never started, or stopped already
+    stop_seeing(*current_engine());
     detach_torch();
     retire_current();
   });
@@ -156,6 +158,7 @@ PYBIND11_MODULE(_vtensor_native, m) {
   py::register_exception<vt::OutOfMemory>(m, "OutOfMemory", PyExc_MemoryError);
   vt::bind_product(m);
   vt::bind_planning(m);
+  vt::bind_remaking(m);
 #ifdef VT_CUDA
   vt::bind_cuda(m);
 #endif

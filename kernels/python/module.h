@@ -40,6 +40,7 @@ std::unique_ptr<Plan> plan_from(const pybind11::dict& given);
 inline const void* pointer(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
 
 void bind_parts(pybind11::module_& m);     // module_parts.cpp
+void bind_remaking(pybind11::module_& m);  // module_remaking.cpp
 void bind_planning(pybind11::module_& m);  // module_planning.cpp
 void bind_replay(pybind11::module_& m);    // module_replay.cpp
 void bind_cuda(pybind11::module_& m);      // module_cuda.cpp, where torch was built with CUDA

@@ -80,6 +80,9 @@ py::dict to_dict(const Snapshot& shot) {
   d["wanted_bytes"] = to_dict(c.wanted_bytes);
   d["absent_bytes"] = to_dict(c.absent_bytes);
   d["borrowed_bytes"] = to_dict(c.borrowed_bytes);
+  d["dropped_bytes"] = to_dict(c.dropped_bytes);
+  d["made_bytes"] = c.made_bytes;
+  d["make_ns"] = c.make_ns;
   d["chunk_bytes"] = shot.chunk_bytes;
   d["budget_chunks"] = shot.budget_chunks;
   d["held_chunks"] = shot.held_chunks;
@@ -103,6 +106,7 @@ py::dict to_dict(const Snapshot& shot) {
   d["remaps"] = c.remaps;
   d["evictions"] = c.evictions;
   d["discards"] = c.discards;
+  d["drops"] = c.drops;
   d["cancels"] = c.cancels;
   d["faults"] = c.faults;
   d["oversize"] = c.oversize;

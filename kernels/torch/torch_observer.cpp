@@ -5,11 +5,9 @@
 
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -17,77 +15,12 @@
 #include "process/fault_handler.h"
 #include "process/registry.h"
 #include "iteration/thread_state.h"
+#include "torch/torch_seen.h"
+#include "torch/torch_traits.h"
 
 namespace vt {
 
 namespace {
-
-// --- what an operator does with its arguments, looked up once per operator ---------------------------------
-
-struct Traits {
-  // The operator's name and overload, told apart by address: both strings live inside its one schema.
-  const char* name = nullptr;
-  const char* overload = nullptr;
-  // Its arguments are not read by it (a view), or only by the operators it is made of.
-  bool skip_arguments = false;
-  // It is made of other operators wholly: it holds no memory between them, so it pins nothing for its length.
-  // (One whole LSTM would otherwise keep all its steps in memory.)
-  bool transparent = false;
-  // A range of the program somebody named, no operation. A torch.autograd.Function is one with arguments, which its kernels may read
-  // without telling.
-  bool named = false;
-  // It goes on using its arguments after it returned, on a stream of its own (NCCL) or by system calls (gloo): they stay where they are.
-  bool keeps_arguments = false;
-  std::uint64_t written = 0;    // bit i: argument i is written, by the schema's word
-  std::uint64_t may_write = 0;  // the same, and all of an operator whose schema may not say it
-  OpId id = 0;
-};
-
-Traits examine(const at::RecordFunction& function) {
-  Traits traits{function.name(), function.overload_name()};
-  const auto found = function.operator_schema();  // a copy: too slow for every operation
-  if (!found) {
-    traits.named = traits.skip_arguments = traits.transparent = true;
-    traits.may_write = ~std::uint64_t{0};
-    return traits;
-  }
-  const c10::FunctionSchema& schema = *found;
-  traits.id = operator_id(schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name());
-  const auto& arguments = schema.arguments();
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const c10::AliasInfo* alias = arguments[i].alias_info();
-    if (alias != nullptr && alias->isWrite()) traits.written |= std::uint64_t{1} << std::min<std::size_t>(i, 63);
-  }
-  const auto handle = c10::Dispatcher::singleton().findSchema(schema.operator_name());
-  // Some are composite only where no backend has a kernel of its own (silu_backward): with one, they read their arguments.
-  static constexpr c10::DispatchKeySet kBackends({c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::MkldnnCPU,
-                                                  c10::DispatchKey::SparseCPU, c10::DispatchKey::SparseCUDA,
-                                                  c10::DispatchKey::SparseCsrCPU, c10::DispatchKey::SparseCsrCUDA,
-                                                  c10::DispatchKey::QuantizedCPU, c10::DispatchKey::QuantizedCUDA});
-  const bool composite = handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-                         !handle->hasKernelForAnyDispatchKey(kBackends);
-  // Only aten's own: a user's operator registered without a key looks the same and may read raw pointers.
-  traits.transparent = composite && schema.name().starts_with("aten::");
-  bool view = !composite && traits.written == 0 && !schema.returns().empty();
-  for (const auto& returned : schema.returns()) view = view && returned.alias_info() != nullptr;
-  traits.skip_arguments = traits.transparent || view;
-  traits.keeps_arguments = schema.name().starts_with("c10d::");
-  // Where a write cannot be noticed by itself, only operators whose schemas are known to tell all are taken at their word.
-  const bool tells_all = schema.name().starts_with("aten::") && schema.name().find("batch_norm") == std::string::npos &&
-                         schema.name().find("rnn") == std::string::npos;
-  traits.may_write = tells_all ? traits.written : ~std::uint64_t{0};
-  return traits;
-}
-
-const Traits& traits_of(const at::RecordFunction& function) {
-  static constexpr std::size_t kEntries = 1024;  // direct-mapped, per thread: a hit is two compares
-  static thread_local std::array<Traits, kEntries> cache;
-  const char* name = function.name();
-  const char* overload = function.overload_name();
-  Traits& entry = cache[(reinterpret_cast<std::uintptr_t>(name) >> 5) % kEntries];
-  if (entry.name != name || entry.overload != overload) entry = examine(function);
-  return entry;
-}
 
 // --- the observer ------------------------------------------------------------------------------------------
 
@@ -109,19 +42,20 @@ Use extent(Engine& engine, Range& range, const c10::TensorImpl& tensor, const vo
                      start + static_cast<Bytes>(last + 1) * item, write);
 }
 
-void visit(Thread& thread, const at::Tensor& tensor, bool write) {
+// `changes`: it may be written, though the schema may not say it.
+void visit(Thread& thread, const at::Tensor& tensor, bool write, bool changes) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (!impl->has_storage()) {
     if (!tensor.defined()) return;
     if (tensor.is_sparse()) {
       const auto* sparse = static_cast<const at::SparseTensorImpl*>(impl);
-      visit(thread, sparse->indices(), write);
-      visit(thread, sparse->values(), write);
+      visit(thread, sparse->indices(), write, changes);
+      visit(thread, sparse->values(), write, changes);
     } else if (impl->is_sparse_compressed()) {
       const auto* sparse = static_cast<const at::SparseCsrTensorImpl*>(impl);
-      visit(thread, sparse->compressed_indices(), write);
-      visit(thread, sparse->plain_indices(), write);
-      visit(thread, sparse->values(), write);
+      visit(thread, sparse->compressed_indices(), write, changes);
+      visit(thread, sparse->plain_indices(), write, changes);
+      visit(thread, sparse->values(), write, changes);
     }
     return;
   }
@@ -130,6 +64,7 @@ void visit(Thread& thread, const at::Tensor& tensor, bool write) {
   if (!engine.contains(storage)) return;
   Range* range = engine.find(storage);
   if (range == nullptr) return;
+  if (changes && range->known.load(std::memory_order_relaxed) && thread.remaking == 0) thread.changed.push_back(range);
   if (engine.try_pin(*range, write)) {
     thread.uses.push_back(engine.whole(*range, write));
     if (thread.records) {
@@ -142,19 +77,51 @@ void visit(Thread& thread, const at::Tensor& tensor, bool write) {
   }
 }
 
-void visit(Thread& thread, const c10::IValue& value, bool write) {
+void visit(Thread& thread, const c10::IValue& value, bool write, bool changes) {
   if (value.isTensor()) {
-    visit(thread, value.toTensor(), write);
+    visit(thread, value.toTensor(), write, changes);
   } else if (value.isList()) {
     for (const c10::IValue& item : value.toListRef()) {
       if (item.isInt() || item.isDouble() || item.isBool()) return;  // a list of numbers
-      visit(thread, item, write);
+      visit(thread, item, write, changes);
     }
   } else if (value.isTuple()) {
-    for (const c10::IValue& item : value.toTupleRef().elements()) visit(thread, item, write);
+    for (const c10::IValue& item : value.toTupleRef().elements()) visit(thread, item, write, changes);
   } else if (value.isGenericDict()) {
-    for (const auto& entry : value.toGenericDict()) visit(thread, entry.value(), write);
+    for (const auto& entry : value.toGenericDict()) visit(thread, entry.value(), write, changes);
   }
+}
+
+// What fetching makes again runs operations, which are observed like any other: what was found so far is put aside.
+void fetch_missing(Thread& thread, Engine& engine) {
+  const Stall stall(thread);
+  arm_fault_handler();
+  std::vector<Use> missing = std::move(thread.missing);
+  std::vector<Range*> changed = std::move(thread.changed);
+  engine.pin_and_fetch(missing, operation_name(thread));
+  thread.uses.insert(thread.uses.end(), missing.begin(), missing.end());
+  missing.clear();
+  thread.missing = std::move(missing);  // with the memory it has
+  thread.changed = std::move(changed);
+}
+
+void make_due(Thread& thread, Engine& engine) {
+  const Stall stall(thread);
+  const std::vector<PlannedMove> due = std::move(thread.due);
+  thread.due.clear();
+  std::vector<Use> missing = std::move(thread.missing);
+  std::vector<Range*> changed = std::move(thread.changed);
+  engine.remake().bring(due);
+  thread.missing = std::move(missing);
+  thread.changed = std::move(changed);
+}
+
+// What is about to be written was perhaps read by what is dropped.
+void before_writes(Thread& thread, Engine& engine) {
+  const Stall stall(thread);
+  const std::vector<Range*> changed = std::move(thread.changed);
+  thread.changed.clear();
+  for (Range* range : changed) engine.remake().before_write(*range);
 }
 
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function) {
@@ -169,16 +136,23 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   const auto stream = observe ? current_stream(*engine) : Ticket::Lane::none;
   thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, stream});
   thread.solid += !transparent;
-  const bool unseen = observe && traits.named && streams != nullptr && !function.inputs().empty();
-  if (!observe || (traits.skip_arguments && !unseen)) return nullptr;
+  if (!observe) return nullptr;
+  const bool unseen = traits.named && streams != nullptr && !function.inputs().empty();
+  const bool sees = engine->remake().on() && thread.remaking == 0 && thread.seen_call.frame == kNone;
+  if (traits.skip_arguments && !unseen) {
+    if (sees && traits.named && !function.inputs().empty()) call_begins(thread, *engine, function, traits);
+    return nullptr;
+  }
   engine->tick();
   thread.missing.clear();  // left over if the operation before this one failed here
   thread.seen.clear();
+  thread.changed.clear();
   thread.records = !traits.named && recorded(thread);
   const std::uint64_t written = streams != nullptr ? traits.may_write : traits.written;
   std::size_t index = 0;
   for (const c10::IValue& input : function.inputs()) {
-    visit(thread, input, (written >> std::min<std::size_t>(index, 63) & 1) != 0);
+    const std::size_t bit = std::min<std::size_t>(index, 63);
+    visit(thread, input, (written >> bit & 1) != 0, (traits.may_write >> bit & 1) != 0);
     ++index;
   }
   if (!thread.seen.empty()) {
@@ -188,13 +162,9 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
     }
     thread.seen.clear();
   }
-  if (!thread.missing.empty()) {
-    const Stall stall(thread);
-    arm_fault_handler();
-    engine->pin_and_fetch(thread.missing, operation_name(thread));
-    thread.uses.insert(thread.uses.end(), thread.missing.begin(), thread.missing.end());
-    thread.missing.clear();
-  }
+  if (engine->remake().doubts() && thread.remaking == 0) verify_due(*engine);
+  if (!thread.due.empty()) make_due(thread, *engine);
+  if (!thread.missing.empty()) fetch_missing(thread, *engine);
   // A graph that is captured uses these addresses for good.
   if (traits.keeps_arguments || (streams != nullptr && stream == Ticket::Lane::none)) {
     for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
@@ -206,6 +176,8 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
       streams->ready_on(stream, *thread.uses[i].range);
     }
   }
+  if (sees) call_begins(thread, *engine, function, traits);
+  if (!thread.changed.empty()) before_writes(thread, *engine);
   return nullptr;
 }
 
@@ -226,6 +198,7 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
   if (thread.frames.empty()) return;
   const Frame frame = thread.frames.back();
   thread.frames.pop_back();
+  if (thread.seen_call.frame == thread.frames.size()) call_ends(thread, thread.frames.size());
   if (frame.row != kNone && !frame.transparent) {
     if (const Recording recording{thread}) recording->row_ends(frame.row);
   }

@@ -1,0 +1,229 @@
+#include "engine/remake.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace vt {
+
+namespace {
+bool contains(const std::vector<Range*>& ranges, const Range* range) {
+  return std::find(ranges.begin(), ranges.end(), range) != ranges.end();
+}
+}  // namespace
+
+void Remake::use(std::unique_ptr<Remaker> remaker, bool verify) {
+  Lock lock(mutex_);
+  remaker_ = std::move(remaker);
+  verify_ = verify;
+  on_.store(true);
+}
+
+std::vector<PlannedMove> Remake::take_doubted() {
+  Lock lock(mutex_);
+  doubts_.store(false);
+  return std::exchange(doubted_, {});
+}
+
+// --- what is seen ---------------------------------------------------------------------------------------------
+
+std::shared_ptr<Step> Remake::begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources) {
+  Lock lock(mutex_);
+  return remaker_ == nullptr ? nullptr : recipes_.begin(std::move(operation), sources);
+}
+
+void Remake::end(const std::shared_ptr<Step>& step, std::span<Range* const> results) {
+  Lock lock(mutex_);
+  if (remaker_ == nullptr) return;
+  for (Range* range : results) {
+    if (!range->exported) recipes_.made(step, *range);
+  }
+}
+
+void Remake::before_write(Range& range) {
+  Lock lock(mutex_);
+  for (;;) {
+    if (recipes_.dropped(range)) {
+      Range* const self = &range;
+      bring(lock, {&self, 1}, false);
+    } else if (recipes_.being_read(range)) {
+      await(lock);
+    } else if (recipes_.must_stay(range)) {
+      bring(lock, recipes_.dependents(range), false);
+    } else {
+      break;
+    }
+  }
+  recipes_.forget(range);
+}
+
+void Remake::await(Lock& lock) {
+  ++ground_.standing;
+  made_.wait(lock);
+  --ground_.standing;
+}
+
+void Remake::lose_sight(Lock& lock, Range& range) {
+  for (;;) {
+    if (recipes_.dropped(range)) {
+      Range* const self = &range;
+      bring(lock, {&self, 1}, true);
+    } else if (recipes_.being_read(range)) {
+      await(lock);
+    } else if (const auto made_of_it = recipes_.dependents(range); !made_of_it.empty()) {
+      bring(lock, made_of_it, true);
+    } else {
+      break;
+    }
+  }
+  recipes_.forget(range);
+}
+
+bool Remake::outlives(Range& range) {
+  std::erase(dropped_, &range);
+  if (recipes_.must_stay(range)) return range.orphaned = true;
+  recipes_.forget(range);
+  release_orphans();
+  return false;
+}
+
+// --- leaving --------------------------------------------------------------------------------------------------
+
+bool Remake::may_drop(const Range& range) const {
+  return remaker_ != nullptr && suspended_ == 0 && !range.exported && !range.orphaned && moves_.may_leave(range) &&
+         recipes_.can_make(range) && !recipes_.being_read(range) && !contains(claimed_, &range);
+}
+
+std::size_t Remake::leave(Range& range, std::uint32_t first, std::uint32_t last, std::size_t most) {
+  if (verify_) {
+    doubted_.push_back({&range, range.serial, 0, range.chunks});
+    doubts_.store(true);
+    return 0;
+  }
+  std::size_t left = 0;
+  for (std::uint32_t i = first; i < std::min(last, range.chunks) && left < most; ++i) {
+    VTensor& part = range.parts[i];
+    const bool resident = part.state == State::resident;
+    if ((!resident && part.state != State::absent) || part.pins != 0) continue;
+    if (left == 0 && !recipes_.dropped(range)) {  // first, as what is dropped needs what it is made of
+      recipes_.drop(range);
+      dropped_.push_back(&range);
+    }
+    range.missing.fetch_add(resident);
+    const bool pinned = range.pins.load() != 0;
+    const Status status = pinned ? kOk : moves_.drop(range, i);
+    if (!pinned && status.ok()) {
+      ++left;
+      ++ground_.counters.drops;
+      ground_.press();
+      continue;
+    }
+    range.missing.fetch_sub(resident);
+    ground_.counters.failures += !status.ok();
+    break;
+  }
+  if (recipes_.dropped(range) && std::none_of(&range.parts[0], &range.parts[0] + range.chunks, [](const VTensor& part) {
+        return part.state == State::dropped;
+      })) {
+    recipes_.restore(range);
+    std::erase(dropped_, &range);
+    release_orphans();
+  }
+  return left;
+}
+
+void Remake::drop(std::span<const PlannedMove> moves) {
+  Call call(mutex_, ground_);
+  for (const PlannedMove& move : moves) {
+    const bool alive = move.range->serial == move.serial && move.range->life == Life::live;
+    if (alive && may_drop(*move.range)) leave(*move.range, move.first, move.last, move.range->chunks);
+  }
+}
+
+// --- coming back ----------------------------------------------------------------------------------------------
+
+void Remake::bring(Lock& lock, std::span<Range* const> ranges, bool aside) {
+  std::vector<std::pair<Range*, std::uint64_t>> asked;
+  for (Range* range : ranges) asked.emplace_back(range, range->serial);
+  for (;;) {
+    std::vector<Range*> mine;
+    bool others = false;
+    for (const auto& [range, serial] : asked) {
+      if (range->serial != serial || !recipes_.dropped(*range) || contains(mine, range)) continue;
+      contains(claimed_, range) ? others = true : (mine.push_back(range), false);
+    }
+    if (mine.empty()) {
+      if (!others) return;
+      await(lock);
+      continue;
+    }
+    claimed_.insert(claimed_.end(), mine.begin(), mine.end());
+    Recipes::Run run = recipes_.plan(mine);
+    const auto take = [this](const Content& content, Range& made) {
+      Lock inner(mutex_);
+      Range* range = content.holder;
+      if (range == nullptr || !content.dropped) return;  // freed meanwhile
+      const std::size_t before = ground_.counters.dropped_bytes.current;
+      moves_.hand_over(made, *range);
+      ground_.counters.made_bytes += before - ground_.counters.dropped_bytes.current;
+      recipes_.restore(*range);
+      std::erase(dropped_, range);
+    };
+    const auto begun = std::chrono::steady_clock::now();
+    ground_.let_go(lock, [&] { remaker_->run(run, take, aside); });
+    const auto passed = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begun);
+    ground_.counters.make_ns += static_cast<std::uint64_t>(passed.count());
+    for (const Range* range : mine) std::erase(claimed_, range);
+    recipes_.release(run);
+    release_orphans();
+    made_.notify_all();
+  }
+}
+
+void Remake::bring(std::span<const PlannedMove> moves) {
+  Call call(mutex_, ground_);
+  std::vector<Range*> ranges;
+  for (const PlannedMove& move : moves) {
+    if (move.range->serial == move.serial && move.range->life == Life::live) ranges.push_back(move.range);
+  }
+  bring(call.lock, ranges, false);
+}
+
+bool Remake::check(Range& range, const Remaker::Take& compare) {
+  Call call(mutex_, ground_);
+  if (remaker_ == nullptr || recipes_.dropped(range) || !recipes_.can_make(range)) return false;
+  Range* const self = &range;
+  Recipes::Run run = recipes_.plan({&self, 1});
+  ground_.let_go(call.lock, [&] { remaker_->run(run, compare, false); });
+  recipes_.release(run);
+  release_orphans();
+  made_.notify_all();
+  return true;
+}
+
+void Remake::suspend(bool forget) {
+  Call call(mutex_, ground_);
+  ++suspended_;
+  while (!dropped_.empty()) bring(call.lock, std::vector<Range*>(dropped_), true);
+  if (!forget) return;
+  remaker_.reset();
+  doubted_.clear();
+  on_.store(false);
+  recipes_.clear();
+}
+
+void Remake::resume() {
+  Lock lock(mutex_);
+  --suspended_;
+}
+
+void Remake::release_orphans() {
+  for (Range* range : recipes_.take_released()) {
+    if (!range->orphaned || recipes_.must_stay(*range)) continue;
+    range->orphaned = false;
+    recipes_.forget(*range);
+    freed_.bury(*range, false);
+  }
+}
+
+}  // namespace vt

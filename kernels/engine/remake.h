@@ -1,0 +1,86 @@
+// Leaving without a copy, and being made again.
+//
+// Covers: dropping a tensor whose content can be made again; bringing it back, one thread for each; what must be brought back
+// before something is written or its address given away; tensors that the program freed and that recipes still read.
+// Leaves: which content is made of which (recipes.h), running operations (Remaker), where chunks go (moves.h).
+// Thread-safety: the front of it takes the engine's lock; what requires it says so.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+
+#include "engine/freed.h"
+#include "recipes/recipes.h"
+
+namespace vt {
+
+// Runs what was seen. Any thread may ask, without a lock.
+class Remaker {
+ public:
+  // The content that `made` holds is found by `take` while it lives. Stops the program if a step cannot be run.
+  using Take = std::function<void(const Content& content, Range& made)>;
+  virtual ~Remaker() = default;
+  // Runs the steps in order. `aside`: by a thread of its own, as the caller stands in the middle of anything.
+  virtual void run(const Recipes::Run& run, const Take& take, bool aside) = 0;
+};
+
+class Remake {
+ public:
+  Remake(std::mutex& mutex, Ground& ground, Moves& moves, Freed& freed) : mutex_(mutex), ground_(ground), moves_(moves), freed_(freed) {}
+
+  // --- the front --------------------------------------------------------------------------------------------
+  // Who runs steps, from now on. `verify`: nothing is dropped; what would be is put aside for take_doubted().
+  void use(std::unique_ptr<Remaker> remaker, bool verify = false);
+  bool doubts() const noexcept { return doubts_.load(std::memory_order_relaxed); }
+  std::vector<PlannedMove> take_doubted();
+  bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
+  // An operation begins that can be run again. nullptr if one of its sources may change unseen.
+  std::shared_ptr<Step> begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources);
+  // It ended, and these hold its results.
+  void end(const std::shared_ptr<Step>& step, std::span<Range* const> results);
+  // The content of a live tensor is about to be another. What was made of it is there first.
+  void before_write(Range& range);
+  // Runs what would make a live tensor's content, and lets it be compared with what is there. False if nothing makes it.
+  bool check(Range& range, const Remaker::Take& compare);
+  // Drops what of it can be.
+  void drop(std::span<const PlannedMove> moves);
+  // Brings them back, if they are dropped.
+  void bring(std::span<const PlannedMove> moves);
+  // Brings back all that is dropped, with no further drops until resume(). `forget`: and what was seen is forgotten.
+  void suspend(bool forget);
+  void resume();
+
+  // --- what requires the lock -------------------------------------------------------------------------------
+  // Whether a tensor may be dropped.
+  bool may_drop(const Range& range) const;
+  // Drops up to `most` of vTensors [first, last). Returns how many left. Pre: may_drop().
+  std::size_t leave(Range& range, std::uint32_t first, std::uint32_t last, std::size_t most);
+  // Makes tensors again. Lets go of the lock.
+  void bring(Lock& lock, std::span<Range* const> ranges, bool aside);
+  // A tensor may be written unseen from now on, or is: what was made of it is there first. Lets go of the lock.
+  void lose_sight(Lock& lock, Range& range);
+  // The program frees a tensor. True if what was dropped needs it: it lives on.
+  bool outlives(Range& range);
+  std::string validate() const { return recipes_.validate(); }
+
+ private:
+  void release_orphans();
+  void await(Lock& lock);  // until some run has ended
+
+  std::mutex& mutex_;
+  Ground& ground_;
+  Moves& moves_;
+  Freed& freed_;
+  Recipes recipes_;
+  std::unique_ptr<Remaker> remaker_;
+  std::atomic<bool> on_{false};
+  bool verify_ = false;
+  std::atomic<bool> doubts_{false};
+  std::vector<PlannedMove> doubted_;
+  std::size_t suspended_ = 0;
+  std::vector<Range*> dropped_;  // tensors of which something is
+  std::vector<Range*> claimed_;  // being made by some thread
+  std::condition_variable made_;
+};
+
+}  // namespace vt

@@ -1,0 +1,72 @@
+// What can be made again.
+//
+// Covers: seeing, dropping and comparing, by address; what verifying found.
+// Leaves: all of it to torch_seen.h and engine/remake.h.
+
+#include "process/registry.h"
+#include "python/module.h"
+#include "torch/torch_remaker.h"
+#include "torch/torch_seen.h"
+
+namespace py = pybind11;
+
+namespace vt {
+namespace {
+
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+Engine& current() {
+  Engine* engine = current_engine();
+  if (engine == nullptr) throw InvalidUse("vtensor is not enabled");
+  return *engine;
+}
+
+}  // namespace
+
+void bind_remaking(py::module_& m) {
+  // `what`: "nothing", "planned" or "all" operations are seen from now on.
+  m.def(
+      "see",
+      [](const std::string& what, bool verify) {
+        see(current(), what == "all" ? Seeing::all : what == "planned" ? Seeing::planned : Seeing::nothing, verify);
+      },
+      py::arg("what"), py::arg("verify") = false, Unlocked());
+  // Drops what of a tensor can be.
+  m.def(
+      "drop",
+      [](std::uintptr_t a) {
+        Range* range = current().find(reinterpret_cast<const void*>(a));
+        if (range == nullptr) return;
+        const PlannedMove all{range, range->serial, 0, range->chunks};
+        current().remake().drop({&all, 1});
+      },
+      Unlocked());
+  m.def(
+      "drop_all",
+      [] {
+        std::vector<PlannedMove> all;
+        current().living([&](std::span<Range* const> live) {
+          for (Range* range : live) all.push_back({range, range->serial, 0, range->chunks});
+        });
+        current().remake().drop(all);
+      },
+      Unlocked());
+  // Whether what is made again is the same, bit for bit; None if nothing makes it.
+  m.def(
+      "made_alike",
+      [](std::uintptr_t a) -> std::optional<bool> {
+        Range* range = current().find(reinterpret_cast<const void*>(a));
+        return range != nullptr ? made_alike(current(), *range) : std::nullopt;
+      },
+      Unlocked());
+  // By operator: how often what it made was the same and was not, how often it was not seen, and why.
+  m.def("verified", [] {
+    py::list found;
+    for (const Verified& one : verified()) {
+      found.append(py::make_tuple(one.name, one.same, one.different, one.not_seen, one.why_not));
+    }
+    return found;
+  });
+}
+
+}  // namespace vt

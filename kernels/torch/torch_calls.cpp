@@ -1,0 +1,208 @@
+#include "torch/torch_calls.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace vt {
+
+namespace {
+
+constexpr Bytes kMostCopied = Bytes{1} << 20;  // of an argument that is not managed
+constexpr Bytes kAlign = 64;
+
+// A plain tensor: what it is, is in its storage, its sizes and its strides.
+bool plain(const c10::TensorImpl& impl) {
+  static constexpr c10::DispatchKeySet kOthers({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+                                                c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper,
+                                                c10::DispatchKey::Functionalize, c10::DispatchKey::ZeroTensor});
+  return impl.has_storage() && impl.layout() == c10::kStrided && !impl.has_symbolic_sizes_strides() && !impl.is_nested() &&
+         !impl.key_set().has_any(kOthers) && !at::isQIntType(c10::typeMetaToScalarType(impl.dtype())) &&
+         (impl.device().is_cpu() || impl.device().is_cuda());
+}
+
+Address storage_of(const c10::TensorImpl& impl) {
+  return reinterpret_cast<Address>(impl.unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get());
+}
+
+// Elements from the first to behind the last that a tensor can reach.
+std::int64_t reach(const c10::TensorImpl& impl) {
+  std::int64_t last = 0;
+  for (std::int64_t d = 0; d < impl.dim(); ++d) {
+    if (impl.sizes()[d] == 0) return 0;
+    last += (impl.sizes()[d] - 1) * impl.strides()[d];
+  }
+  return last + 1;
+}
+
+bool is_plain_value(const c10::IValue& value) {
+  return value.isNone() || value.isInt() || value.isDouble() || value.isBool() || value.isComplexDouble() || value.isString() ||
+         value.isDevice() || value.isIntList() || value.isDoubleList() || value.isBoolList();
+}
+
+std::shared_ptr<std::byte[]> aligned(Bytes bytes, Bytes align) {
+  auto* whole = static_cast<std::byte*>(::operator new(bytes + align + kAlign, std::align_val_t{kAlign}));
+  std::shared_ptr<std::byte[]> owner(whole, [](std::byte* p) { ::operator delete(p, std::align_val_t{kAlign}); });
+  return {owner, whole + align};
+}
+
+}  // namespace
+
+std::unique_ptr<TorchCall> TorchCall::keep(const at::RecordFunction& function, const Traits& traits, Engine& engine,
+                                           std::vector<Range*>* sources) {
+  const auto handle = c10::Dispatcher::singleton().findOp(*function.operator_name());
+  if (!handle) return nullptr;
+  std::unique_ptr<TorchCall> call(new TorchCall(*handle));
+  std::size_t index = 0;
+  for (const c10::IValue& input : function.inputs()) {
+    const std::uint64_t bit = std::uint64_t{1} << std::min<std::size_t>(index++, 63);
+    const Access access = (traits.written & bit) != 0     ? Access::overwrites
+                          : (traits.may_write & bit) != 0 ? Access::may_write
+                                                          : Access::reads;
+    if (!call->keep(input, access, engine, sources)) return nullptr;
+  }
+  return call;
+}
+
+bool TorchCall::keep(const c10::IValue& value, Access access, Engine& engine, std::vector<Range*>* sources) {
+  Argument argument{Argument::Kind::value, {}, {}};
+  if (value.isTensor()) {
+    argument.kind = Argument::Kind::tensor;
+    argument.tensors.push_back(kNone);
+    if (!keep_tensor(value.toTensor(), access, engine, sources, &argument.tensors[0])) return false;
+  } else if (is_plain_value(value)) {
+    argument.value = value;
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    argument.kind = value.isTensorList() ? Argument::Kind::tensors : Argument::Kind::optional_tensors;
+    for (const c10::IValue& item : value.toListRef()) {
+      argument.tensors.push_back(kNone);
+      if (!item.isNone() && !keep_tensor(item.toTensor(), access, engine, sources, &argument.tensors.back())) return false;
+    }
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) {
+      if (!is_plain_value(item)) return false;
+    }
+    argument.value = value.deepcopy();
+  } else {
+    return false;  // generators, storages, objects
+  }
+  arguments_.push_back(std::move(argument));
+  return true;
+}
+
+bool TorchCall::keep_tensor(const at::Tensor& given, Access access, Engine& engine, std::vector<Range*>* sources,
+                            std::uint32_t* index) {
+  if (!given.defined()) return true;
+  const c10::TensorImpl& impl = *given.unsafeGetTensorImpl();
+  if (!plain(impl)) return false;
+  Tensor tensor;
+  tensor.sizes = impl.sizes().vec();
+  tensor.strides = impl.strides().vec();
+  tensor.offset = impl.storage_offset();
+  tensor.dtype = impl.dtype();
+  tensor.device = impl.device();
+  tensor.conjugate = given.is_conj();
+  tensor.negative = given.is_neg();
+  tensor.wrapped_number = impl.is_wrapped_number();
+  tensor.requires_grad = given.requires_grad();
+  const Address storage = storage_of(impl);
+  if (Range* range = engine.find(reinterpret_cast<const void*>(storage)); range != nullptr && access != Access::may_write) {
+    tensor.source = sources->size();
+    tensor.storage_at = storage - range->base;
+    tensor.storage_bytes = impl.unsafe_storage().nbytes();
+    sources->push_back(range);
+    if (access == Access::overwrites) overwrites = static_cast<std::uint32_t>(tensor.source);
+  } else {
+    const Bytes item = impl.itemsize();
+    const Bytes bytes = static_cast<Bytes>(reach(impl)) * item;
+    if (bytes > kMostCopied || access == Access::overwrites) return false;
+    const Address from = storage + static_cast<Bytes>(tensor.offset) * item;
+    tensor.align = from % kAlign;
+    tensor.storage_bytes = bytes;
+    tensor.offset = 0;
+    if (impl.device().is_cpu()) {
+      tensor.bytes = aligned(bytes, tensor.align);
+      if (bytes > 0) std::memcpy(tensor.bytes.get(), reinterpret_cast<const void*>(from), bytes);
+    } else {
+      const at::DisableRecordFunctionGuard unseen;
+      const at::NoGradGuard no_graph;
+      const auto options = at::TensorOptions().dtype(at::kByte).device(impl.device());
+      tensor.device_bytes = at::empty({static_cast<std::int64_t>(bytes)}, options);
+      tensor.device_bytes.copy_(at::from_blob(reinterpret_cast<void*>(from), {static_cast<std::int64_t>(bytes)}, options));
+    }
+  }
+  *index = static_cast<std::uint32_t>(tensors_.size());
+  tensors_.push_back(std::move(tensor));
+  return true;
+}
+
+at::Tensor TorchCall::make(const Tensor& tensor, const std::function<Address(std::size_t)>& address_of,
+                           std::vector<c10::Storage>* memory) const {
+  c10::DataPtr data;
+  if (tensor.source != kNone) {
+    data = c10::DataPtr(reinterpret_cast<void*>(address_of(tensor.source) + tensor.storage_at), tensor.device);
+  } else if (tensor.bytes != nullptr) {  // fresh ones each time: some kernels write what they do not say
+    auto copy = std::make_unique<std::shared_ptr<std::byte[]>>(aligned(tensor.storage_bytes, tensor.align));
+    std::memcpy(copy->get(), tensor.bytes.get(), tensor.storage_bytes);
+    void* at = copy->get();
+    data = c10::DataPtr(at, copy.release(), [](void* p) { delete static_cast<std::shared_ptr<std::byte[]>*>(p); }, tensor.device);
+  } else {
+    auto copy = std::make_unique<at::Tensor>(tensor.device_bytes.clone());
+    void* at = copy->data_ptr();
+    data = c10::DataPtr(at, copy.release(), [](void* p) { delete static_cast<at::Tensor*>(p); }, tensor.device);
+  }
+  c10::Storage storage;  // arguments that shared one share one again: kernels ask whether they overlap
+  for (const c10::Storage& known : *memory) {
+    if (tensor.source != kNone && known.data() == data.get() && known.nbytes() == tensor.storage_bytes) storage = known;
+  }
+  if (!storage) {
+    storage = c10::Storage(c10::Storage::use_byte_size_t(), tensor.storage_bytes, std::move(data));
+    memory->push_back(storage);
+  }
+  const auto key = tensor.device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), tensor.dtype);
+  c10::TensorImpl& impl = *made.unsafeGetTensorImpl();
+  impl.set_sizes_and_strides(tensor.sizes, tensor.strides, tensor.offset);
+  if (tensor.conjugate) made._set_conj(true);
+  if (tensor.negative) made._set_neg(true);
+  if (tensor.wrapped_number) impl.set_wrapped_number(true);
+  if (tensor.requires_grad) impl.set_requires_grad(true);
+  return made;
+}
+
+std::vector<c10::IValue> TorchCall::arguments(const std::function<Address(std::size_t)>& address_of,
+                                              std::vector<c10::Storage>* memory) const {
+  const auto tensor = [&](std::uint32_t index) {
+    return index == kNone ? at::Tensor() : make(tensors_[index], address_of, memory);
+  };
+  std::vector<c10::IValue> made;
+  for (const Argument& argument : arguments_) {
+    switch (argument.kind) {
+      case Argument::Kind::value:
+        made.push_back(argument.value);
+        break;
+      case Argument::Kind::tensor:
+        made.emplace_back(tensor(argument.tensors[0]));
+        break;
+      case Argument::Kind::tensors: {
+        c10::List<at::Tensor> list;
+        for (const std::uint32_t index : argument.tensors) list.push_back(tensor(index));
+        made.emplace_back(std::move(list));
+        break;
+      }
+      case Argument::Kind::optional_tensors: {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const std::uint32_t index : argument.tensors) {
+          list.push_back(index == kNone ? std::optional<at::Tensor>() : std::optional(tensor(index)));
+        }
+        made.emplace_back(std::move(list));
+        break;
+      }
+    }
+  }
+  return made;
+}
+
+}  // namespace vt

@@ -1,0 +1,37 @@
+// What besides its arguments decides the bits of an operation's result: torch's global settings, and those of the thread.
+//
+// Covers: keeping them when an operation is seen, setting them while it runs again.
+// Leaves: the dispatcher's state, which is the same for all that is run again (torch_remaker.cpp).
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace vt {
+
+class Conditions {
+ public:
+  static constexpr std::size_t kMost = 24;
+
+  // Those that hold now, on this thread.
+  static Conditions now();
+  bool operator==(const Conditions&) const = default;
+
+  // Sets them, for as long as it lives, where they are others.
+  class Guard {
+   public:
+    explicit Guard(const Conditions& wanted);
+    ~Guard();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    const Conditions& wanted_;
+    std::array<std::int64_t, kMost> before_;
+  };
+
+ private:
+  std::array<std::int64_t, kMost> values_{};
+};
+
+}  // namespace vt

@@ -1,0 +1,242 @@
+#include "torch/torch_remaker.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "iteration/managed.h"
+#include "torch/torch_calls.h"
+
+namespace vt {
+
+namespace {
+
+// --- running --------------------------------------------------------------------------------------------------
+
+// Below autograd, autocast and everything that looks at operations from above.
+c10::impl::LocalDispatchKeySet below_all() {
+  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  keys.included_ = c10::default_included_set.remove(c10::DispatchKey::ADInplaceOrView);
+  keys.excluded_ = c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+  return keys;
+}
+
+void each_tensor(const c10::IValue& value, const std::function<void(const at::Tensor&)>& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const c10::IValue& item : value.toListRef()) each_tensor(item, visit);
+  }
+}
+
+// Something that was made again, until nobody needs it.
+struct Made {
+  Range* range = nullptr;
+  at::Tensor owner;
+};
+
+// One run, on the thread that makes it.
+class Running {
+ public:
+  Running(Engine& engine, const Recipes::Run& run, const Remaker::Take& take)
+      : engine_(engine), run_(run), take_(take), thread_(this_thread()) {
+    for (std::size_t i = 0; i < run.entries.size(); ++i) {
+      for (const auto& source : run.entries[i].step->sources) last_[source.get()] = i;
+    }
+    if (thread_.engine != &engine && thread_.frames.empty()) thread_.engine = &engine;
+    std::swap(thread_.seen_call, outer_);
+    thread_.seen_call.counts = true;
+    ++thread_.remaking;
+  }
+  ~Running() {
+    while (!made_.empty()) let_go(made_.begin()->first);
+    --thread_.remaking;
+    std::swap(thread_.seen_call, outer_);
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  void all() {
+    for (std::size_t i = 0; i < run_.entries.size(); ++i) one(i);
+  }
+
+ private:
+  void one(std::size_t at) {
+    const Recipes::Run::Entry& entry = run_.entries[at];
+    const auto& call = static_cast<const TorchCall&>(*entry.step->operation);
+    thread_.seen_call.births.clear();
+    std::vector<c10::Storage> memory;
+    std::vector<c10::IValue> stack = call.arguments(
+        [&](std::size_t i) {
+          return entry.read[i] != nullptr ? entry.read[i]->base : made_.at(entry.step->sources[i].get()).range->base;
+        },
+        &memory);
+    {
+      const c10::impl::ForceDispatchKeyGuard below(below_all());
+      const Conditions::Guard same(call.conditions());
+      call.op().callBoxed(&stack);
+    }
+    keep_results(entry, call, stack);
+    stack.clear();
+    memory.clear();
+    settle(entry, at);
+  }
+
+  void keep_results(const Recipes::Run::Entry& entry, const TorchCall& call, const std::vector<c10::IValue>& stack) {
+    const std::vector<Range*>& births = thread_.seen_call.births;
+    const bool same = births.size() == call.births.size() &&
+                      std::equal(births.begin(), births.end(), call.births.begin(),
+                                 [](const Range* range, Bytes bytes) { return range->bytes == bytes; });
+    if (!same) fatal(std::string(call.name()) + " made other tensors when it was run again");
+    for (std::size_t i = 0; i < entry.results.size(); ++i) {
+      const Content* content = entry.results[i].get();
+      if (content == nullptr) continue;
+      if (i < births.size()) {
+        Made& made = made_[content];
+        made.range = births[i];
+        for (const c10::IValue& value : stack) {
+          each_tensor(value, [&](const at::Tensor& tensor) {
+            if (reinterpret_cast<Address>(tensor.storage().data()) == made.range->base) made.owner = tensor;
+          });
+        }
+        if (!made.owner.defined()) fatal(std::string(call.name()) + " keeps what it made to itself");
+        const Use use = use_of(*made.range);
+        engine_.pin_and_fetch({&use, 1}, call.name());
+      } else {  // what it overwrote
+        const auto before = made_.find(entry.step->sources[call.overwrites].get());
+        made_[content] = std::move(before->second);
+        made_.erase(before);
+      }
+    }
+  }
+
+  // What no later entry reads: it goes to whom it is wanted for, and its memory is free.
+  void settle(const Recipes::Run::Entry& entry, std::size_t at) {
+    const auto settle_one = [&](const Content* content) {
+      const auto found = made_.find(content);
+      if (found == made_.end()) return;
+      if (const auto last = last_.find(content); last != last_.end() && last->second > at) return;
+      const auto wanted = [&](const auto& one) { return one.get() == content; };
+      if (std::any_of(run_.wanted.begin(), run_.wanted.end(), wanted)) take_(*content, *found->second.range);
+      let_go(content);
+    };
+    for (const auto& result : entry.results) settle_one(result.get());
+    for (const auto& source : entry.step->sources) settle_one(source.get());
+  }
+
+  Use use_of(Range& range) const {
+    Use use = engine_.whole(range, false);
+    use.whole = false;
+    return use;
+  }
+
+  void let_go(const Content* content) {
+    const auto found = made_.find(content);
+    if (found == made_.end()) return;
+    engine_.unpin(use_of(*found->second.range));
+    made_.erase(found);
+  }
+
+  Engine& engine_;
+  const Recipes::Run& run_;
+  const Remaker::Take& take_;
+  Thread& thread_;
+  Seen outer_;
+  std::unordered_map<const Content*, Made> made_;
+  std::unordered_map<const Content*, std::size_t> last_;  // the last entry that reads it
+};
+
+// --- the thread aside -----------------------------------------------------------------------------------------
+
+// Works for threads that cannot run operations themselves.
+class Aside {
+ public:
+  void run(const std::function<void()>& work) {
+    if (std::this_thread::get_id() == id_.load()) return work();
+    std::unique_lock lock(mutex_);
+    if (thread_ == nullptr) {
+      thread_ = new std::thread([this] { serve(); });
+      id_.store(thread_->get_id());
+    }
+    Task task{&work, false};
+    tasks_.push_back(&task);
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return task.done; });
+  }
+
+ private:
+  struct Task {
+    const std::function<void()>* work;
+    bool done;
+  };
+
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return !tasks_.empty(); });
+      Task* task = tasks_.front();
+      tasks_.pop_front();
+      lock.unlock();
+      (*task->work)();
+      lock.lock();
+      task->done = true;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task*> tasks_;
+  std::thread* thread_ = nullptr;  // never ends
+  std::atomic<std::thread::id> id_{};
+};
+
+Aside* g_aside = new Aside;  // a forked child gets another: the thread is its parent's
+
+class TorchRemaker final : public Remaker {
+ public:
+  explicit TorchRemaker(Engine& engine) : engine_(engine) {}
+  void run(const Recipes::Run& run, const Take& take, bool aside) override {
+    const std::function<void()> work = [&] { run_here(run, take); };
+    aside ? g_aside->run(work) : work();
+  }
+
+ private:
+  void run_here(const Recipes::Run& run, const Take& take) {
+    try {
+      Running(engine_, run, take).all();
+    } catch (const std::exception& error) {
+      fatal(std::string("what was dropped could not be made again: ") + error.what());
+    }
+  }
+
+  Engine& engine_;
+};
+
+}  // namespace
+
+std::unique_ptr<Remaker> make_remaker(Engine& engine) { return std::make_unique<TorchRemaker>(engine); }
+
+void forget_thread_aside() { g_aside = new Aside; }
+
+std::optional<bool> made_alike(Engine& engine, Range& range) {
+  bool same = false;
+  const Use use{&range, 0, range.chunks, false, false};
+  engine.pin_and_fetch({&use, 1}, "a comparison");
+  const bool made = engine.remake().check(range, [&](const Content&, Range& again) {
+    const auto bytes = static_cast<std::int64_t>(range.bytes);
+    const auto at = [&](const Range& one) { return at::from_blob(reinterpret_cast<void*>(one.base), {bytes}, at::kByte); };
+    same = at::equal(at(range), at(again));
+  });
+  engine.unpin(use);
+  return made ? std::optional(same) : std::nullopt;
+}
+
+}  // namespace vt

@@ -1,0 +1,151 @@
+#include "torch/torch_seen.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "process/registry.h"
+#include "torch/torch_calls.h"
+#include "torch/torch_remaker.h"
+
+namespace vt {
+
+namespace {
+
+std::atomic<Seeing> g_seeing{Seeing::nothing};
+std::atomic<bool> g_verify{false};
+std::mutex g_mutex;
+std::map<std::string, Verified>* g_verified = new std::map<std::string, Verified>;  // never destroyed: threads outlive statics
+
+// A fork copies one thread: what is dropped could not be made again in the child.
+void before_fork() {
+  if (Engine* engine = current_engine(); engine != nullptr && engine->remake().on()) engine->remake().suspend(false);
+}
+void after_fork() {
+  if (Engine* engine = current_engine(); engine != nullptr && engine->remake().on()) engine->remake().resume();
+}
+
+// Whether what the operation calls is what counts: it only casts its arguments, or somebody looks at operations from above, who
+// may do with them what he likes.
+bool sees_through(const at::RecordFunction& function, const Traits& traits) {
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  static constexpr c10::DispatchKeySet kAbove({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+                                               c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                               c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize});
+  if (keys.included_.has_any(kAbove)) return true;
+  for (const c10::IValue& input : function.inputs()) {
+    if (input.isTensor() && input.toTensor().defined() && input.toTensor().key_set().has_any(kAbove)) return true;
+  }
+  if (!traits.autocast) return false;
+  const bool cpu = !keys.excluded_.has(c10::DispatchKey::AutocastCPU) && at::autocast::is_autocast_enabled(at::kCPU);
+  const bool cuda = !keys.excluded_.has(c10::DispatchKey::AutocastCUDA) && at::autocast::is_autocast_enabled(at::kCUDA);
+  return cpu || cuda;
+}
+
+}  // namespace
+
+void see(Engine& engine, Seeing what, bool verify) {
+  static const int registered = pthread_atfork(before_fork, after_fork, [] {
+    forget_thread_aside();
+    after_fork();
+  });
+  (void)registered;
+  const std::lock_guard lock(g_mutex);
+  g_seeing.store(what);
+  g_verify.store(verify);
+  if (!engine.remake().on()) engine.remake().use(make_remaker(engine), verify);
+}
+
+void stop_seeing(Engine& engine) {
+  g_seeing.store(Seeing::nothing);
+  if (engine.remake().on()) engine.remake().suspend(true);
+}
+
+// --- verifying ------------------------------------------------------------------------------------------------
+
+std::vector<Verified> verified() {
+  const std::lock_guard lock(g_mutex);
+  std::vector<Verified> found;
+  for (const auto& [name, one] : *g_verified) found.push_back(one);
+  return found;
+}
+
+namespace {
+
+void note(const std::string& name, const std::optional<bool>& same, const char* why_not) {
+  const std::lock_guard lock(g_mutex);
+  Verified& one = (*g_verified)[name];
+  one.name = name;
+  if (same) {
+    ++(*same ? one.same : one.different);
+  } else {
+    ++one.not_seen;
+    one.why_not = why_not;
+  }
+}
+
+void compare(Engine& engine, Range& range, const std::string& name) {
+  if (const auto same = made_alike(engine, range)) note(name, same, "");
+}
+
+}  // namespace
+
+void verify_due(Engine& engine) {
+  for (const PlannedMove& due : engine.remake().take_doubted()) {
+    if (due.range->serial == due.serial && due.range->life == Life::live) compare(engine, *due.range, "(when it would have been dropped)");
+  }
+}
+
+// --- calls ----------------------------------------------------------------------------------------------------
+
+void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& function, const Traits& traits) {
+  Seen& seen = thread.seen_call;
+  if (traits.named) {  // code of the user's is in there: its kernels may write what they like
+    seen.frame = thread.frames.size() - 1;
+    return;
+  }
+  if (sees_through(function, traits)) return;
+  seen.frame = thread.frames.size() - 1;
+  const Seeing what = g_seeing.load(std::memory_order_relaxed);
+  if (what == Seeing::nothing || (what == Seeing::planned && !thread.sees_next)) return;
+  const bool verify = g_verify.load(std::memory_order_relaxed);
+  if (traits.again != Again::yes || at::in_parallel_region()) {
+    if (verify) note(traits.name, std::nullopt, why_not(traits.again));
+    return;
+  }
+  std::vector<Range*> sources;
+  auto call = TorchCall::keep(function, traits, engine, &sources);
+  if (call == nullptr) {
+    if (verify) note(traits.name, std::nullopt, "an argument is no plain tensor or number, or not managed and large");
+    return;
+  }
+  seen.written = call->overwrites != kNone ? sources[call->overwrites] : nullptr;
+  seen.fresh = traits.fresh_lists ? ~std::size_t{0} : traits.fresh;
+  seen.exceptions = std::uncaught_exceptions();
+  seen.step = engine.remake().begin(std::move(call), sources);
+  seen.counts = seen.step != nullptr;
+  if (seen.written != nullptr) thread.changed.push_back(seen.written);  // its content is known only now
+}
+
+void call_ends(Thread& thread, std::size_t frame) {
+  if (thread.seen_call.frame != frame) return;
+  const Seen seen = std::exchange(thread.seen_call, {});
+  if (seen.step == nullptr || std::uncaught_exceptions() > seen.exceptions || seen.births.size() > seen.fresh) return;
+  auto& call = static_cast<TorchCall&>(*seen.step->operation);
+  std::vector<Range*> results = seen.births;
+  for (const Range* range : results) call.births.push_back(range->bytes);
+  if (seen.written != nullptr) results.push_back(seen.written);
+  Engine& engine = *thread.engine;
+  engine.remake().end(seen.step, results);
+  if (!g_verify.load(std::memory_order_relaxed)) return;
+  for (Range* range : results) compare(engine, *range, call.name());
+}
+
+}  // namespace vt

@@ -1,0 +1,39 @@
+// Seeing operations that can be run again.
+//
+// Covers: from when on, and which; what of an operation is kept when it begins, and when it ends.
+// Leaves: which operators there are (torch_traits.h), keeping arguments (torch_calls.h), running (torch_remaker.h).
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <string>
+#include <vector>
+
+#include "iteration/thread_state.h"
+#include "torch/torch_traits.h"
+
+namespace vt {
+
+// What is seen: nothing, what a plan names (PlanRunner), or everything.
+enum class Seeing : std::uint8_t { nothing, planned, all };
+// From now on. `verify`: nothing is dropped; what would be is made again and compared, and so is every result when it is made.
+void see(Engine& engine, Seeing what, bool verify = false);
+// Brings back all that is dropped; nothing is seen or dropped any more.
+void stop_seeing(Engine& engine);
+
+// An operation begins, and ends, on a thread that sees; only the outermost that torch itself cannot look into matters.
+void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& function, const Traits& traits);
+void call_ends(Thread& thread, std::size_t frame);
+
+// What verifying found out about an operator.
+struct Verified {
+  std::string name;
+  std::uint64_t same = 0, different = 0;
+  std::uint64_t not_seen = 0;
+  std::string why_not;
+};
+std::vector<Verified> verified();
+// What would have been dropped is compared. Between two operations.
+void verify_due(Engine& engine);
+
+}  // namespace vt

@@ -1,0 +1,124 @@
+#include "torch/torch_traits.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <string_view>
+
+#include "iteration/thread_state.h"
+
+namespace vt {
+
+namespace {
+
+template <std::size_t N>
+bool is_one_of(const std::string& name, const std::array<std::string_view, N>& names) {
+  return std::find(names.begin(), names.end(), std::string_view(name)) != names.end();
+}
+
+// Memory that nobody wrote.
+constexpr std::array<std::string_view, 6> kUnspecified = {"aten::empty",         "aten::empty_like",        "aten::empty_strided",
+                                                          "aten::new_empty",     "aten::new_empty_strided", "aten::empty_permuted"};
+// They give their argument other memory, or another length of it.
+constexpr std::array<std::string_view, 8> kReshapes = {"aten::resize_",    "aten::resize_as_", "aten::set_",         "aten::set_data",
+                                                       "aten::_resize_output_", "aten::squeeze_",   "aten::unsqueeze_", "aten::resize"};
+
+// Whether it can be run again.
+void judge(const c10::FunctionSchema& schema, const std::optional<c10::OperatorHandle>& handle, Traits* traits) {
+  bool lists_written = false;
+  for (const auto& argument : schema.arguments()) {
+    const c10::AliasInfo* alias = argument.alias_info();
+    lists_written |= alias != nullptr && alias->isWrite() && argument.type()->kind() == c10::TypeKind::ListType;
+  }
+  for (const auto& returned : schema.returns()) {
+    if (returned.alias_info() != nullptr) continue;
+    traits->fresh_lists |= returned.type()->kind() == c10::TypeKind::ListType;
+    traits->fresh += returned.type()->kind() == c10::TypeKind::TensorType;
+  }
+  const std::string& name = schema.name();
+  if (!name.starts_with("aten::") || !handle) {
+    traits->again = Again::custom;
+  } else if (handle->hasTag(at::Tag::nondeterministic_seeded)) {
+    traits->again = Again::random;
+  } else if (handle->hasTag(at::Tag::nondeterministic_bitwise)) {
+    traits->again = Again::unrepeatable;
+  } else if (lists_written || std::popcount(traits->written) > 1) {
+    traits->again = Again::several;
+  } else if (is_one_of(name, kReshapes)) {
+    traits->again = Again::reshapes;
+  } else {
+    traits->again = is_one_of(name, kUnspecified) ? Again::unspecified : Again::yes;
+  }
+}
+
+Traits examine(const at::RecordFunction& function) {
+  Traits traits{function.name(), function.overload_name()};
+  const auto found = function.operator_schema();  // a copy: too slow for every operation
+  if (!found) {
+    traits.named = traits.skip_arguments = traits.transparent = true;
+    traits.may_write = ~std::uint64_t{0};
+    return traits;
+  }
+  const c10::FunctionSchema& schema = *found;
+  traits.id = operator_id(schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name());
+  const auto& arguments = schema.arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const c10::AliasInfo* alias = arguments[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) traits.written |= std::uint64_t{1} << std::min<std::size_t>(i, 63);
+  }
+  const auto handle = c10::Dispatcher::singleton().findSchema(schema.operator_name());
+  // Some are composite only where no backend has a kernel of its own (silu_backward): with one, they read their arguments.
+  static constexpr c10::DispatchKeySet kBackends({c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::MkldnnCPU,
+                                                  c10::DispatchKey::SparseCPU, c10::DispatchKey::SparseCUDA,
+                                                  c10::DispatchKey::SparseCsrCPU, c10::DispatchKey::SparseCsrCUDA,
+                                                  c10::DispatchKey::QuantizedCPU, c10::DispatchKey::QuantizedCUDA});
+  const bool composite = handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+                         !handle->hasKernelForAnyDispatchKey(kBackends);
+  // Only aten's own: a user's operator registered without a key looks the same and may read raw pointers.
+  traits.transparent = composite && schema.name().starts_with("aten::");
+  bool view = !composite && traits.written == 0 && !schema.returns().empty();
+  for (const auto& returned : schema.returns()) view = view && returned.alias_info() != nullptr;
+  traits.skip_arguments = traits.transparent || view;
+  traits.keeps_arguments = schema.name().starts_with("c10d::");
+  // Where a write cannot be noticed by itself, only operators whose schemas are known to tell all are taken at their word. That of
+  // batch_norm hides one thing.
+  const bool tells_all = schema.name().starts_with("aten::") && schema.name().find("rnn") == std::string::npos;
+  traits.may_write = tells_all ? traits.written : ~std::uint64_t{0};
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& name = arguments[i].name();
+    if (name == "running_mean" || name == "running_var") traits.may_write |= std::uint64_t{1} << std::min<std::size_t>(i, 63);
+  }
+  traits.autocast = handle && (handle->hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU) ||
+                               handle->hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA));
+  judge(schema, handle, &traits);
+  return traits;
+}
+
+}  // namespace
+
+const Traits& traits_of(const at::RecordFunction& function) {
+  static constexpr std::size_t kEntries = 1024;  // direct-mapped, per thread: a hit is two compares
+  static thread_local std::array<Traits, kEntries> cache;
+  const char* name = function.name();
+  const char* overload = function.overload_name();
+  Traits& entry = cache[(reinterpret_cast<std::uintptr_t>(name) >> 5) % kEntries];
+  if (entry.name != name || entry.overload != overload) entry = examine(function);
+  return entry;
+}
+
+const char* why_not(Again again) noexcept {
+  switch (again) {
+    case Again::yes: return "";
+    case Again::unspecified: return "its result is memory that nobody wrote";
+    case Again::custom: return "not one of torch's own operators";
+    case Again::random: return "it draws random numbers";
+    case Again::unrepeatable: return "torch says that two runs may differ";
+    case Again::several: return "it writes several tensors";
+    case Again::reshapes: return "it changes the memory of its argument";
+  }
+  return "";
+}
+
+}  // namespace vt

@@ -1,0 +1,51 @@
+// What an operator does with its arguments, looked up once per operator.
+//
+// Covers: which arguments it reads and writes, whether it is made of others, whether it can be run again.
+// Leaves: what follows (torch_observer.cpp).
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include "iteration/recorder.h"
+
+namespace vt {
+
+// Whether an operation can be run again, bit for bit; else why not.
+enum class Again : std::uint8_t {
+  yes,
+  unspecified,  // its result is memory that nobody wrote (torch.empty): whoever does, may do so unseen
+  custom,       // not one of aten's: its kernel may do anything
+  random,       // it draws random numbers
+  unrepeatable, // torch says that two runs may differ
+  several,      // it writes more than one tensor
+  reshapes,     // it changes what memory its arguments have
+};
+const char* why_not(Again again) noexcept;
+
+struct Traits {
+  // The operator's name and overload, told apart by address: both strings live inside its one schema.
+  const char* name = nullptr;
+  const char* overload = nullptr;
+  // Its arguments are not read by it (a view), or only by the operators it is made of.
+  bool skip_arguments = false;
+  // It is made of other operators wholly: it holds no memory between them, so it pins nothing for its length.
+  // (One whole LSTM would otherwise keep all its steps in memory.)
+  bool transparent = false;
+  // A range of the program somebody named, no operation. A torch.autograd.Function is one with arguments, which its kernels may read
+  // without telling.
+  bool named = false;
+  // It goes on using its arguments after it returned, on a stream of its own (NCCL) or by system calls (gloo): they stay where they are.
+  bool keeps_arguments = false;
+  std::uint64_t written = 0;    // bit i: argument i is written, by the schema's word
+  std::uint64_t may_write = 0;  // the same, and all of an operator whose schema may not say it
+  OpId id = 0;
+  Again again = Again::custom;
+  bool fresh_lists = false;     // it returns lists of new tensors
+  std::uint8_t fresh = 0;       // tensors it returns that are no views of its arguments
+  bool autocast = false;        // under autocast it casts its arguments and calls itself again
+};
+
+// Of the operator whose operation begins.
+const Traits& traits_of(const at::RecordFunction& function);
+
+}  // namespace vt
