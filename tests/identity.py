@@ -37,6 +37,11 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
+def _bytes(value: torch.Tensor) -> torch.Tensor:
+    flat = value.detach().clone(memory_format=torch.contiguous_format).flatten()
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)  # one element may have any stride
+
+
 def same(left: list[Any], right: list[Any]) -> bool:
     """Equal to the last bit: NaNs by their payload, zeros by their sign."""
     if len(left) != len(right):
@@ -45,11 +50,7 @@ def same(left: list[Any], right: list[Any]) -> bool:
         if not isinstance(a, torch.Tensor):
             if a != b:
                 return False
-        elif (
-            a.dtype != b.dtype
-            or a.shape != b.shape
-            or not torch.equal(a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8))
-        ):
+        elif a.dtype != b.dtype or a.shape != b.shape or not torch.equal(_bytes(a), _bytes(b)):
             return False
     return True
 

@@ -77,7 +77,7 @@ Status Allocation::find_chunk(Lock& lock, Range& range, std::uint32_t index, std
     Wanted wanted;
     wanted.count = want;
     const Status status = supply_.take(lock, wanted, chunk);
-    if (status.code != Code::nothing_leaves || ground_.config.oversize == Oversize::raise) return status;
+    if (status.code != Code::nothing_leaves || (ground_.config.oversize == Oversize::raise && ground_.remaking == 0)) return status;
     *full = !moves_.may_overdraw();  // asking again for each would look through all that is pinned each time
   }
   const Status begun = slots_.begin_in_place(range, index);  // every chunk is pinned by running operations

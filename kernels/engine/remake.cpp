@@ -169,14 +169,8 @@ void Remake::bring(Lock& lock, std::span<Range* const> ranges, bool aside) {
       recipes_.restore(*range);
       std::erase(dropped_, range);
     };
-    const auto begun = std::chrono::steady_clock::now();
-    ground_.let_go(lock, [&] { remaker_->run(run, take, aside); });
-    const auto passed = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begun);
-    ground_.counters.make_ns += static_cast<std::uint64_t>(passed.count());
+    perform(lock, run, take, aside);
     for (const Range* range : mine) std::erase(claimed_, range);
-    recipes_.release(run);
-    release_orphans();
-    made_.notify_all();
   }
 }
 
@@ -189,15 +183,24 @@ void Remake::bring(std::span<const PlannedMove> moves) {
   bring(call.lock, ranges, false);
 }
 
+void Remake::perform(Lock& lock, Recipes::Run& run, const Remaker::Take& take, bool aside) {
+  const auto begun = std::chrono::steady_clock::now();
+  ++ground_.remaking;
+  ground_.let_go(lock, [&] { remaker_->run(run, take, aside); });
+  --ground_.remaking;
+  const auto passed = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begun);
+  ground_.counters.make_ns += static_cast<std::uint64_t>(passed.count());
+  recipes_.release(run);
+  release_orphans();
+  made_.notify_all();
+}
+
 bool Remake::check(Range& range, const Remaker::Take& compare) {
   Call call(mutex_, ground_);
   if (remaker_ == nullptr || recipes_.dropped(range) || !recipes_.can_make(range)) return false;
   Range* const self = &range;
   Recipes::Run run = recipes_.plan({&self, 1});
-  ground_.let_go(call.lock, [&] { remaker_->run(run, compare, false); });
-  recipes_.release(run);
-  release_orphans();
-  made_.notify_all();
+  perform(call.lock, run, compare, false);
   return true;
 }
 

@@ -64,6 +64,7 @@ class Remake {
   std::string validate() const { return recipes_.validate(); }
 
  private:
+  void perform(Lock& lock, Recipes::Run& run, const Remaker::Take& take, bool aside);
   void release_orphans();
   void await(Lock& lock);  // until some run has ended
 

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "iteration/managed.h"
+#include "recipes/making.h"
 #include "torch/torch_calls.h"
 
 namespace vt {
@@ -19,6 +20,8 @@ namespace vt {
 namespace {
 
 // --- running --------------------------------------------------------------------------------------------------
+
+constexpr int kAttempts = 3;
 
 // Below autograd, autocast and everything that looks at operations from above.
 c10::impl::LocalDispatchKeySet below_all() {
@@ -36,27 +39,19 @@ void each_tensor(const c10::IValue& value, const std::function<void(const at::Te
   }
 }
 
-// Something that was made again, until nobody needs it.
-struct Made {
-  Range* range = nullptr;
-  at::Tensor owner;
-};
-
 // One run, on the thread that makes it.
 class Running {
  public:
   Running(Engine& engine, const Recipes::Run& run, const Remaker::Take& take)
-      : engine_(engine), run_(run), take_(take), thread_(this_thread()) {
-    for (std::size_t i = 0; i < run.entries.size(); ++i) {
-      for (const auto& source : run.entries[i].step->sources) last_[source.get()] = i;
-    }
+      : engine_(engine), run_(run), take_(take), thread_(this_thread()), making_(run) {
     if (thread_.engine != &engine && thread_.frames.empty()) thread_.engine = &engine;
     std::swap(thread_.seen_call, outer_);
     thread_.seen_call.counts = true;
     ++thread_.remaking;
   }
   ~Running() {
-    while (!made_.empty()) let_go(made_.begin()->first);
+    for (const auto& [range, owner] : owners_) engine_.unpin(use_of(*range));  // where a step failed
+    owners_.clear();
     --thread_.remaking;
     std::swap(thread_.seen_call, outer_);
   }
@@ -69,66 +64,45 @@ class Running {
 
  private:
   void one(std::size_t at) {
-    const Recipes::Run::Entry& entry = run_.entries[at];
-    const auto& call = static_cast<const TorchCall&>(*entry.step->operation);
+    const auto& call = static_cast<const TorchCall&>(*run_.entries[at].step->operation);
     thread_.seen_call.births.clear();
-    std::vector<c10::Storage> memory;
-    std::vector<c10::IValue> stack = call.arguments(
-        [&](std::size_t i) {
-          return entry.read[i] != nullptr ? entry.read[i]->base : made_.at(entry.step->sources[i].get()).range->base;
-        },
-        &memory);
     {
-      const c10::impl::ForceDispatchKeyGuard below(below_all());
-      const Conditions::Guard same(call.conditions());
-      call.op().callBoxed(&stack);
+      std::vector<c10::Storage> memory;
+      std::vector<c10::IValue> stack = call.arguments([&](std::size_t i) { return making_.source(at, i).base; }, &memory);
+      {
+        const c10::impl::ForceDispatchKeyGuard below(below_all());
+        const Conditions::Guard same(call.conditions());
+        call.op().callBoxed(&stack);
+      }
+      keep_results(at, call, stack);
     }
-    keep_results(entry, call, stack);
-    stack.clear();
-    memory.clear();
-    settle(entry, at);
+    making_.settle(
+        at, [&](const Content& content, Range& range) { take_(content, range); },
+        [&](Range& range) {
+          engine_.unpin(use_of(range));
+          owners_.erase(&range);
+        });
   }
 
-  void keep_results(const Recipes::Run::Entry& entry, const TorchCall& call, const std::vector<c10::IValue>& stack) {
+  void keep_results(std::size_t at, const TorchCall& call, const std::vector<c10::IValue>& stack) {
     const std::vector<Range*>& births = thread_.seen_call.births;
     const bool same = births.size() == call.births.size() &&
                       std::equal(births.begin(), births.end(), call.births.begin(),
                                  [](const Range* range, Bytes bytes) { return range->bytes == bytes; });
     if (!same) fatal(std::string(call.name()) + " made other tensors when it was run again");
-    for (std::size_t i = 0; i < entry.results.size(); ++i) {
-      const Content* content = entry.results[i].get();
-      if (content == nullptr) continue;
-      if (i < births.size()) {
-        Made& made = made_[content];
-        made.range = births[i];
-        for (const c10::IValue& value : stack) {
-          each_tensor(value, [&](const at::Tensor& tensor) {
-            if (reinterpret_cast<Address>(tensor.storage().data()) == made.range->base) made.owner = tensor;
-          });
-        }
-        if (!made.owner.defined()) fatal(std::string(call.name()) + " keeps what it made to itself");
-        const Use use = use_of(*made.range);
-        engine_.pin_and_fetch({&use, 1}, call.name());
-      } else {  // what it overwrote
-        const auto before = made_.find(entry.step->sources[call.overwrites].get());
-        made_[content] = std::move(before->second);
-        made_.erase(before);
+    for (std::size_t i = 0; i < births.size(); ++i) {
+      Range& range = *births[i];
+      if (!making_.put(at, i, range)) continue;
+      for (const c10::IValue& value : stack) {
+        each_tensor(value, [&](const at::Tensor& tensor) {
+          if (reinterpret_cast<Address>(tensor.storage().data()) == range.base) owners_[&range] = tensor;
+        });
       }
+      if (!owners_.contains(&range)) fatal(std::string(call.name()) + " keeps what it made to itself");
+      const Use use = use_of(range);
+      engine_.pin_and_fetch({&use, 1}, call.name());
     }
-  }
-
-  // What no later entry reads: it goes to whom it is wanted for, and its memory is free.
-  void settle(const Recipes::Run::Entry& entry, std::size_t at) {
-    const auto settle_one = [&](const Content* content) {
-      const auto found = made_.find(content);
-      if (found == made_.end()) return;
-      if (const auto last = last_.find(content); last != last_.end() && last->second > at) return;
-      const auto wanted = [&](const auto& one) { return one.get() == content; };
-      if (std::any_of(run_.wanted.begin(), run_.wanted.end(), wanted)) take_(*content, *found->second.range);
-      let_go(content);
-    };
-    for (const auto& result : entry.results) settle_one(result.get());
-    for (const auto& source : entry.step->sources) settle_one(source.get());
+    if (call.overwrites != kNone) making_.overwrote(at, call.overwrites, births.size());
   }
 
   Use use_of(Range& range) const {
@@ -137,20 +111,13 @@ class Running {
     return use;
   }
 
-  void let_go(const Content* content) {
-    const auto found = made_.find(content);
-    if (found == made_.end()) return;
-    engine_.unpin(use_of(*found->second.range));
-    made_.erase(found);
-  }
-
   Engine& engine_;
   const Recipes::Run& run_;
   const Remaker::Take& take_;
   Thread& thread_;
   Seen outer_;
-  std::unordered_map<const Content*, Made> made_;
-  std::unordered_map<const Content*, std::size_t> last_;  // the last entry that reads it
+  Making making_;
+  std::unordered_map<Range*, at::Tensor> owners_;
 };
 
 // --- the thread aside -----------------------------------------------------------------------------------------
@@ -210,10 +177,12 @@ class TorchRemaker final : public Remaker {
 
  private:
   void run_here(const Recipes::Run& run, const Take& take) {
-    try {
-      Running(engine_, run, take).all();
-    } catch (const std::exception& error) {
-      fatal(std::string("what was dropped could not be made again: ") + error.what());
+    for (int attempt = 1;; ++attempt) {
+      try {
+        return Running(engine_, run, take).all();
+      } catch (const std::exception& error) {  // a call of the device failed: nothing was lost, and what was taken is not asked for again
+        if (attempt == kAttempts) fatal(std::string("what was dropped could not be made again: ") + error.what());
+      }
     }
   }
 

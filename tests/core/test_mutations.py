@@ -1,7 +1,8 @@
-"""The engine's order on a device whose work happens late, broken on purpose: each break must be noticed.
+"""What the engine promises, broken on purpose: each break must be noticed.
 
-Every case takes one wait, fence or check out of the native core, builds ``tests/native/ordered_programs.cpp`` over
-what is left and wants it to fail. A case that survives means a promise nothing holds.
+Every case takes one wait, fence or check out of the native core, builds a program of ``tests/native`` over what is left
+and wants it to fail: ``ordered_programs`` for the order on a device whose work happens late, ``remaking_programs`` for
+what is dropped and made again. A case that survives means a promise nothing holds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "build/plain/ordered_programs"
+ORDER, REMAKING = "ordered_programs", "remaking_programs"
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,12 @@ class Mutation:
     file: str
     before: str
     after: str = ""
+    program: str = ORDER
 
 
 MOVES, SLOTS, MAPPINGS = "engine/ordered_moves.cpp", "engine/ordered_slots.cpp", "engine/ordered_mappings.cpp"
 FENCES, FREED = "engine/fences.cpp", "engine/freed.cpp"
+REMAKE, RECIPES = "engine/remake.cpp", "recipes/recipes.cpp"
 MUTATIONS = {
     "a stream does not wait for its arguments": Mutation(
         "engine/streams.cpp", "  order_.after(later, earlier);\n", "  (void)later, (void)earlier;\n"
@@ -88,24 +91,55 @@ MUTATIONS = {
         "void OrderedMoves::quiesce(Lock& lock) {\n  order_.wait(order_.everything());\n",
         "void OrderedMoves::quiesce(Lock& lock) {\n",
     ),
+    "a source is written before what was made of it is there": Mutation(
+        REMAKE, "      bring(lock, recipes_.dependents(range), false);\n", "      break;\n", REMAKING
+    ),
+    "a source is freed": Mutation(
+        REMAKE, "  if (recipes_.must_stay(range)) return range.orphaned = true;\n", "", REMAKING
+    ),
+    "a source that was dropped is read where it was": Mutation(
+        RECIPES,
+        "if (source->holder == nullptr || source->dropped) visit",
+        "if (source->holder == nullptr) visit",
+        REMAKING,
+    ),
+    "what was given away is read as it was": Mutation(
+        REMAKE,
+        "      break;\n    }\n  }\n  recipes_.forget(range);\n}\n\nbool",
+        "      break;\n    }\n  }\n}\n\nbool",
+        REMAKING,
+    ),
+    "what is made of it does not come back before its address is given away": Mutation(
+        REMAKE, "      bring(lock, made_of_it, true);\n", "      break;\n", REMAKING
+    ),
+    "what is pinned is dropped": Mutation(
+        REMAKE, "const bool pinned = range.pins.load() != 0;", "const bool pinned = false;", REMAKING
+    ),
+    "what an operation overwrote is remembered as it was": Mutation(
+        REMAKE,
+        "      break;\n    }\n  }\n  recipes_.forget(range);\n}\n\nvoid",
+        "      break;\n    }\n  }\n}\n\nvoid",
+        REMAKING,
+    ),
 }
 
 
 Result = subprocess.CompletedProcess[str]
 
 
-def build_and_run(tree: Path) -> Result:
-    native = tree / "tests/native"
-    subprocess.run(["make", PROGRAM], cwd=native, check=True, capture_output=True)
-    return subprocess.run([native / PROGRAM], capture_output=True, text=True, timeout=240, check=False)
+def build_and_run(tree: Path, name: str) -> Result:
+    native, program = tree / "tests/native", f"build/plain/{name}"
+    subprocess.run(["make", program], cwd=native, check=True, capture_output=True)
+    return subprocess.run([native / program], capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Result]]]:
-    """What the program says over each broken core; "" for the core as it is. Built side by side, as that takes long."""
+    """What a program says over each broken core; its name for the core as it is. Built side by side: it takes long."""
     if shutil.which("make") is None or shutil.which("g++") is None:
         pytest.skip("needs make and g++")
-    subprocess.run(["make", "-j2", PROGRAM], cwd=ROOT / "tests/native", check=True, capture_output=True)
+    programs = [f"build/plain/{name}" for name in (ORDER, REMAKING)]
+    subprocess.run(["make", "-j2", *programs], cwd=ROOT / "tests/native", check=True, capture_output=True)
     whole = tmp_path_factory.mktemp("whole")
     shutil.copytree(ROOT / "kernels", whole / "kernels")
     (whole / "tests").mkdir()
@@ -118,16 +152,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
             text = source.read_text()
             assert text.count(mutation.before) == 1, "the line to break is not there any more"
             source.write_text(text.replace(mutation.before, mutation.after))
-            return build_and_run(tree)
+            return build_and_run(tree, mutation.program)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         futures = {name: pool.submit(with_break, mutation) for name, mutation in MUTATIONS.items()}
-        yield {"": pool.submit(build_and_run, whole), **futures}
+        yield {**{name: pool.submit(build_and_run, whole, name) for name in (ORDER, REMAKING)}, **futures}
         pool.shutdown(cancel_futures=True)
 
 
-def test_it_passes_as_it_is(results: dict[str, Future[Result]]) -> None:
-    result = results[""].result()
+@pytest.mark.parametrize("name", [ORDER, REMAKING])
+def test_it_passes_as_it_is(results: dict[str, Future[Result]], name: str) -> None:
+    result = results[name].result()
     assert result.returncode == 0, result.stderr
 
 

@@ -108,6 +108,62 @@ TEST(what_is_fixed_stays) {
   });
 }
 
+TEST(what_was_made_again_changes_hands) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(3, 'a');
+    r.send(range, 0);
+    for (const std::uint32_t i : {0u, 1u, 2u}) {
+      range.missing.fetch_add(range.parts[i].state == State::resident);
+      CHECK(r.moves.drop(range, i).ok() && range.parts[i].state == State::dropped);
+    }
+    CHECK(r.pool.held() == 0 && r.store->held() == 0 && range.missing == 3);
+    CHECK(r.ground.counters.dropped_bytes.current == range.bytes && r.ground.counters.absent_bytes.current == 0);
+    Range& made = r.tensor(3, 'b');
+    const std::size_t copied = r.copies.done(Lane::in) + r.copies.done(Lane::out);
+    r.moves.hand_over(made, range);
+    CHECK(range.resident == 3 && range.missing == 0 && made.resident == 0 && r.pool.held() == 3);
+    r.freed.bury(made, true);
+    r.finish();
+    CHECK(r.holds(range, 'b') && r.copies.done(Lane::in) + r.copies.done(Lane::out) == copied);
+    CHECK(r.ground.counters.dropped_bytes.current == 0);
+    r.send(range, 1);
+    r.fetch(range, 1);
+    CHECK(r.holds(range, 'b'));
+  });
+}
+
+TEST(what_is_still_there_stays_when_the_rest_is_made_again) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(3, 'a');
+    range.missing.fetch_add(1);
+    CHECK(r.moves.drop(range, 1).ok());
+    r.send(range, 2);
+    Range& made = r.tensor(3, 'a');
+    r.moves.hand_over(made, range);
+    CHECK(range.parts[0].state == State::resident && range.parts[1].state == State::resident);
+    CHECK(range.parts[2].state == State::absent && made.resident == 2);
+    r.freed.bury(made, true);
+    r.fetch(range, 2);
+    CHECK(r.holds(range, 'a'));
+  });
+}
+
+TEST(what_was_made_in_the_host_store_is_there) {
+  for_each(kBorrowing, [](Rooms& r) {
+    Range& range = r.tensor(1, 'a');
+    range.missing.fetch_add(1);
+    CHECK(r.moves.drop(range, 0).ok());
+    Range& made = r.tensor(1, 'b');
+    r.send(made, 0);
+    CHECK(r.slots.borrow(made, 0).ok());
+    r.moves.hand_over(made, range);
+    CHECK(range.parts[0].state == State::absent && r.store->held() == 1);
+    r.freed.bury(made, true);
+    r.fetch(range, 0);
+    CHECK(r.holds(range, 'b'));
+  });
+}
+
 TEST(several_arrive_side_by_side) {
   for_each(kKinds, [](Rooms& r) {
     Range& range = r.tensor(3, 'a');

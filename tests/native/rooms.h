@@ -9,6 +9,7 @@
 #include "engine/arrivals.h"
 #include "engine/inspector.h"
 #include "engine/kind.h"
+#include "engine/remake.h"
 #include "engine/uses.h"
 #include "testing/driver_late.h"
 
@@ -44,12 +45,13 @@ struct Rooms {
         moves(*kind.moves),
         pins(ground),
         freed(ground, ranges, roster, pool, chunks, mappings, slots, moves),
+        remake(mutex, ground, moves, freed),
         eviction(ground, roster, moves),
         supply(ground, pool, mappings, moves, freed, eviction, pins, demand),
         allocation(ground, ranges, roster, pool, chunks, mappings, slots, moves, freed, supply),
-        uses(ground, ranges, pool, slots, moves, pins, supply),
+        uses(ground, ranges, pool, slots, moves, pins, remake, supply),
         arrivals(mutex, ground, copies, moves, eviction, supply, demand),
-        inspector(mutex, closed, ground, ranges, roster, pool, chunks, slots, copies, nullptr),
+        inspector(mutex, closed, ground, ranges, roster, pool, chunks, slots, copies, remake, nullptr),
         lock(mutex) {
     if (OrderedDriver* ordered = driver->ordered()) CHECK(ordered->adopt(nullptr, &stream).ok());
   }
@@ -137,6 +139,7 @@ struct Rooms {
   Pins pins;
   Demand demand;
   Freed freed;
+  Remake remake;
   Eviction eviction;
   Supply supply;
   Allocation allocation;

@@ -7,7 +7,9 @@ with ``VTENSOR_HYPOTHESIS=long pytest tests/programs/test_random_programs.py``.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vtensor
 from vtensor import native
+from vtensor.primitives import _address
 
 from ..identity import PAGE, leaves, same
 
@@ -28,6 +31,8 @@ SIDE = 40  # a tensor of SIDE x SIDE floats takes two vTensors of a page
 
 class Machine:
     """One thread's pool of tensors."""
+
+    budget = 0
 
     def __init__(self, seed: int) -> None:
         self.random = torch.Generator().manual_seed(seed)
@@ -94,6 +99,33 @@ def _forget(m: Machine, x: torch.Tensor, y: torch.Tensor, n: int) -> None:
         m.pool.append(m.fresh())
 
 
+def _disturb(m: Machine, x: torch.Tensor, y: torch.Tensor, n: int) -> None:
+    """What a plan, a person or another process may do to memory at any moment. Nothing, for a program."""
+    if not vtensor.is_enabled():
+        return
+    core = native.load()
+    match n % 8:
+        case 0:
+            core.drop_all()
+        case 1:
+            core.evict_all()
+        case 2 if threading.current_thread() is threading.main_thread():
+            _fork(x)
+        case 3:
+            with contextlib.suppress(MemoryError):
+                native.load().resize(max(m.budget + n - 15, 1))
+        case _:
+            core.drop(_address(x if n % 2 else y))
+
+
+def _fork(x: torch.Tensor) -> None:
+    expected, pid = x.detach().clone(), os.fork()
+    if pid == 0:
+        torch.set_num_threads(1)
+        os._exit(0 if same([x.detach()], [expected]) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 Operation = Callable[[Machine, torch.Tensor, torch.Tensor, int], Any]
 OPERATIONS: dict[str, Operation] = {
     "fresh": lambda m, x, y, n: m.fresh(),
@@ -143,10 +175,13 @@ OPERATIONS: dict[str, Operation] = {
     "raw_read": _raw_read,
     "adam": _adam,
     "forget": _forget,
+    "disturb": _disturb,
 }
 
-instruction = st.tuples(st.sampled_from(sorted(OPERATIONS)), st.integers(0, 23), st.integers(0, 23), st.integers(0, 30))
-program = st.lists(instruction, min_size=1, max_size=40)
+# Disturbed as often as computed.
+NAMES = sorted(OPERATIONS) + ["disturb"] * 12
+instruction = st.tuples(st.sampled_from(NAMES), st.integers(0, 23), st.integers(0, 23), st.integers(0, 30))
+program = st.lists(instruction, min_size=4, max_size=60)
 
 
 def run_all(programs: list[list[tuple[str, int, int, int]]]) -> list[Any]:
@@ -169,12 +204,16 @@ def run_all(programs: list[list[tuple[str, int, int, int]]]) -> list[Any]:
     budget=st.integers(1, 60),
     policy=st.sampled_from(["lru", "size_staleness"]),
     granularity=st.sampled_from(["chunk", "tensor"]),
+    seen=st.sampled_from(["nothing", "all", "all"]),
 )
-def test_random_programs(programs: list[Any], budget: int, policy: Any, granularity: Any) -> None:
+def test_random_programs(programs: list[Any], budget: int, policy: Any, granularity: Any, seen: str) -> None:
     expected = run_all(programs)
+    Machine.budget = budget
     with vtensor.enabled(budget * PAGE, chunk=PAGE, min_size=1, host=1 << 30, policy=policy, granularity=granularity):
+        native.load().observe()
+        native.load().see(seen)
         got = run_all(programs)
         assert native.load().validate() == ""
         stats = vtensor.memory_stats()
-    assert stats["held_bytes.peak"] <= budget * PAGE
+    assert stats["held_bytes.peak"] <= (budget + 15) * PAGE
     assert same(got, expected)

@@ -1,0 +1,353 @@
+// Random programs of operations that can be run again, dropped and disturbed at any moment, against what their values must be.
+//
+// An operation is arithmetic on one number a tensor, which fills all of its memory; so what a tensor must hold is known without
+// memory, and what it does hold shows whether anything was lost, read too early, or made of the wrong sources. No torch.
+
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "check.h"
+#include "device/driver_host.h"
+#include "engine/engine.h"
+#include "process/fault_handler.h"
+#include "process/registry.h"
+#include "recipes/making.h"
+#include "testing/driver_inject.h"
+
+using namespace vt;
+
+namespace {
+
+constexpr Bytes kChunk = 4096;
+using Value = std::uint64_t;
+
+Value mix(Value a, Value b) {
+  a ^= b + 0x9e3779b97f4a7c15ull + (a << 6) + (a >> 2);
+  return a * 0xff51afd7ed558ccdull ^ (a >> 32);
+}
+
+struct Arithmetic final : Operation {
+  Value id = 0;
+  Bytes bytes = 0;           // of what it makes; 0: it overwrites its first source
+  Value of(const std::vector<Value>& sources) const {
+    Value value = id;
+    for (const Value source : sources) value = mix(value, source);
+    return value;
+  }
+};
+
+void fill(const Range& range, Value value) {
+  auto* words = reinterpret_cast<Value*>(range.base);
+  std::fill_n(words, range.bytes / sizeof(Value), value);
+}
+
+Value first_word(const Range& range) { return *reinterpret_cast<const Value*>(range.base); }
+
+bool holds(const Range& range, Value value) {
+  const auto* words = reinterpret_cast<const Value*>(range.base);
+  return std::all_of(words, words + range.bytes / sizeof(Value), [&](Value word) { return word == value; });
+}
+
+Use use_of(Range& range, bool write = false) { return {&range, 0, range.chunks, write, false}; }
+
+struct Runner final : Remaker {
+  explicit Runner(Engine& given) : engine(given) {}
+  Engine& engine;
+  std::atomic<std::size_t> steps{0};
+
+  void run(const Recipes::Run& run, const Take& take, bool) override {
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      try {
+        return run_once(run, take);
+      } catch (const OutOfMemory&) {
+      }
+    }
+    CHECK(!"a failed call was not survived");
+  }
+  void run_once(const Recipes::Run& run, const Take& take) {
+    Making making(run);
+    std::vector<Range*> mine;
+    struct Clean {
+      Runner& runner;
+      std::vector<Range*>& ranges;
+      ~Clean() {
+        for (Range* range : ranges) runner.release(*range);
+      }
+    } clean{*this, mine};
+    for (std::size_t at = 0; at < run.entries.size(); ++at) {
+      const auto& operation = static_cast<const Arithmetic&>(*run.entries[at].step->operation);
+      std::vector<Value> values;
+      for (std::size_t i = 0; i < run.entries[at].step->sources.size(); ++i) {
+        const Use use = use_of(making.source(at, i), operation.bytes == 0 && i == 0);
+        engine.pin_and_fetch({&use, 1}, "again");
+        values.push_back(first_word(*use.range));
+        engine.unpin(use);
+      }
+      Range* range = nullptr;
+      if (operation.bytes > 0) {
+        range = engine.find(engine.allocate(operation.bytes, "again", Lane::none, true));
+        fill(*range, operation.of(values));
+        mine.push_back(range);
+        CHECK(making.put(at, 0, *range));
+      } else {
+        fill(making.source(at, 0), operation.of(values));
+        making.overwrote(at, 0, 0);
+      }
+      ++steps;
+      making.settle(at, take, [&](Range& made) {
+        std::erase(mine, &made);
+        release(made);
+      });
+    }
+  }
+  void release(Range& range) {
+    range.pins.fetch_sub(1);
+    engine.free(reinterpret_cast<void*>(range.base));
+  }
+};
+
+struct Tensor {
+  Range* range;
+  Value value;
+  bool given_away = false;
+};
+
+class Program {
+ public:
+  Program(Engine& engine, std::uint32_t seed, bool alone) : engine_(engine), random_(seed), alone_(alone) {}
+  ~Program() {
+    for (const Tensor& tensor : tensors_) free(tensor);
+  }
+
+  void steps(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      step();
+      if (alone_ && i % 16 == 0) CHECK(engine_.inspect().validate() == "");
+    }
+    for (const Tensor& tensor : tensors_) look(tensor);
+  }
+
+ private:
+  std::uint32_t draw(std::uint32_t below) { return static_cast<std::uint32_t>(random_() % below); }
+  Tensor& any() { return tensors_[draw(static_cast<std::uint32_t>(tensors_.size()))]; }
+  void free(const Tensor& tensor) { engine_.free(reinterpret_cast<void*>(tensor.range->base)); }
+
+  void step() {
+    if (tensors_.size() < 3) return make();
+    switch (draw(16)) {
+      case 0: case 1: case 2: case 3: return make();
+      case 4: case 5: return overwrite(true);
+      case 6: return overwrite(false);
+      case 7: case 8: return forget();
+      case 9: case 10: case 11: return drop(any());
+      case 12:
+        for (const Tensor& tensor : tensors_) drop(tensor);
+        return;
+      case 13: return look(any());
+      case 14: return touch(any());
+      default: return disturb();
+    }
+  }
+
+  void make() {
+    auto operation = std::make_unique<Arithmetic>();
+    operation->id = random_();
+    operation->bytes = (1 + draw(3)) * kChunk - draw(2) * sizeof(Value);
+    std::vector<Use> uses;
+    std::vector<Range*> sources;
+    std::vector<Value> values;
+    pick_sources(&uses, &sources, &values);
+    const Value value = operation->of(values);
+    const Bytes bytes = operation->bytes;
+    engine_.pin_and_fetch(uses, "make");
+    check(uses, values);
+    const auto seen = engine_.remake().begin(std::move(operation), sources);
+    Range* range = nullptr;
+    try {
+      range = engine_.find(engine_.allocate(bytes, "make", Lane::none, true));
+    } catch (const OutOfMemory&) {  // a call of the driver failed
+      for (const Use& use : uses) engine_.unpin(use);
+      return;
+    }
+    fill(*range, value);
+    if (seen != nullptr) engine_.remake().end(seen, {&range, 1});
+    range->pins.fetch_sub(1);
+    for (const Use& use : uses) engine_.unpin(use);
+    tensors_.push_back({range, value});
+  }
+
+  // Seen, or as by an operation that cannot be run again.
+  void overwrite(bool seen) {
+    Tensor& target = any();
+    auto operation = std::make_unique<Arithmetic>();
+    operation->id = random_();
+    std::vector<Use> uses{use_of(*target.range, true)};
+    std::vector<Range*> sources{target.range};
+    std::vector<Value> values{target.value};
+    pick_sources(&uses, &sources, &values);
+    const Value value = operation->of(values);
+    engine_.pin_and_fetch(uses, "overwrite");
+    check(uses, values);
+    std::shared_ptr<Step> step;
+    if (seen) step = engine_.remake().begin(std::move(operation), sources);
+    engine_.remake().before_write(*target.range);
+    fill(*target.range, value);
+    target.value = value;
+    if (step != nullptr) engine_.remake().end(step, {&target.range, 1});
+    for (const Use& use : uses) engine_.unpin(use);
+  }
+
+  void pick_sources(std::vector<Use>* uses, std::vector<Range*>* sources, std::vector<Value>* values) {
+    if (tensors_.empty()) return;
+    for (std::uint32_t i = draw(3); i > 0; --i) {
+      const Tensor& tensor = any();
+      uses->push_back(use_of(*tensor.range));
+      sources->push_back(tensor.range);
+      values->push_back(tensor.value);
+    }
+  }
+  static void check(const std::vector<Use>& uses, const std::vector<Value>& values) {
+    for (std::size_t i = 0; i < uses.size(); ++i) CHECK(holds(*uses[i].range, values[i]));
+  }
+
+  void forget() {
+    std::swap(any(), tensors_.back());
+    free(tensors_.back());
+    tensors_.pop_back();
+  }
+  void drop(const Tensor& tensor) {
+    const std::uint32_t first = draw(3) == 0 ? draw(tensor.range->chunks) : 0;
+    const PlannedMove move{tensor.range, tensor.range->serial, first, tensor.range->chunks};
+    engine_.remake().drop({&move, 1});
+  }
+  void look(const Tensor& tensor) {
+    if (engine_.try_pin(*tensor.range, false)) {
+      drop(tensor);
+      CHECK(tensor.range->missing.load() == 0 || !alone_);  // what is pinned stays
+      CHECK(holds(*tensor.range, tensor.value));
+      return engine_.unpin(engine_.whole(*tensor.range, false));
+    }
+    const Use use = use_of(*tensor.range);
+    engine_.pin_and_fetch({&use, 1}, "look");
+    CHECK(holds(*tensor.range, tensor.value));
+    engine_.unpin(use);
+  }
+  // Past all operations. (ThreadSanitizer wants no memory allocated in handlers of signals, which this one is safe to do: the signal
+  // comes from the program's own access.)
+  void touch(const Tensor& tensor) {
+#if defined(__SANITIZE_THREAD__)
+    look(tensor);
+#else
+    CHECK(holds(*tensor.range, tensor.value));
+#endif
+  }
+  // Whoever has the address writes there, and tells nobody.
+  void give_away(Tensor& tensor) {
+    if (!tensor.given_away && draw(3) != 0) return;
+    engine_.export_address(reinterpret_cast<const void*>(tensor.range->base));
+    tensor.given_away = true;
+    if (!alone_) return;  // others may make it leave, and the sanitizer knows nothing of protected pages
+    tensor.value = random_();
+    fill(*tensor.range, tensor.value);
+  }
+  void disturb() {
+    switch (draw(alone_ ? 6 : 2)) {
+      case 0: return engine_.evict_all();
+      case 1: return give_away(any());
+      case 2: return engine_.resize(4 + draw(12));
+      case 3: {
+        engine_.remake().suspend(false);
+        engine_.remake().resume();
+        return;
+      }
+      case 4: {
+        const Tensor& tensor = any();
+        engine_.remake().check(*tensor.range, [&](const Content&, Range& made) { CHECK(holds(made, tensor.value)); });
+        return;
+      }
+      default: return;
+    }
+  }
+
+  Engine& engine_;
+  std::mt19937_64 random_;
+  bool alone_;
+  std::vector<Tensor> tensors_;
+};
+
+struct World {
+  Engine* engine;
+  InjectDriver* faults;
+  Runner* runner;
+
+  explicit World(std::size_t budget = 8) {
+    auto inject = std::make_unique<InjectDriver>(std::make_unique<HostDriver>(kChunk, 0));
+    faults = inject.get();
+    EngineConfig config;
+    config.budget_chunks = budget;
+    arm_fault_handler();
+    engine = adopt_aside(std::make_unique<Engine>(std::move(inject), make_ram_store(kChunk, 512 * kChunk), config));
+    auto made = std::make_unique<Runner>(*engine);
+    runner = made.get();
+    engine->remake().use(std::move(made));
+  }
+  // Nothing is left.
+  void close() {
+    engine->remake().suspend(true);
+    engine->detach();
+    CHECK(engine->drained());
+  }
+};
+
+}  // namespace
+
+TEST(programs_of_one_thread) {
+  std::size_t ran = 0;
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    World world(4 + seed % 9);
+    Program(*world.engine, seed, true).steps(300);
+    ran += world.runner->steps;
+    world.close();
+  }
+  CHECK(ran > 5000);
+}
+
+TEST(programs_of_several_threads) {
+  for (std::uint32_t seed = 0; seed < 12; ++seed) {
+    World world(8);
+    {
+      std::vector<std::thread> threads;
+      for (std::uint32_t t = 0; t < 3; ++t) {
+        threads.emplace_back([&world, seed, t] { Program(*world.engine, 100 * seed + t, false).steps(200); });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+    world.close();
+  }
+}
+
+TEST(every_call_of_the_driver_fails_once) {
+  for (const char* call : {"map", "unmap", "protect", "map_host", "unmap_host", "copy_out", "copy_in", "create", "wait", "poll_out"}) {
+    for (std::uint64_t nth = 1; nth <= 60; nth += 7) {
+      World world(6);
+      world.faults->fail(call, nth, 1);
+      Program(*world.engine, static_cast<std::uint32_t>(nth), true).steps(60);
+      world.close();
+    }
+  }
+}
+
+TEST(a_managed_session_ends_with_what_was_dropped) {
+  World world(6);
+  {
+    Program program(*world.engine, 5, true);
+    program.steps(50);
+    world.engine->remake().suspend(true);
+    world.engine->detach();
+    program.steps(0);
+  }
+  CHECK(world.engine->drained());
+}
+
+int main() { return run_native_tests(); }
