@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from .codec import load_plan, load_trace, save_plan, save_trace
 from .errors import FormatError, InfeasibleError, InvalidPlanError, LgmError
+from .mix import Recompute, analyze
 from .model import Device, Plan, Prediction, Trace
-from .planner import Switches, analyze
+from .planner import Switches
 from .validate import validate
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "LgmError",
     "Plan",
     "Prediction",
+    "Recompute",
     "Switches",
     "Trace",
     "analyze",

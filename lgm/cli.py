@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from . import codec, report
 from .errors import LgmError
 from .lifetimes import analyze_lifetimes
+from .mix import analyze
 from .model import HOST_COSTS, Device, Trace
-from .planner import Switches, analyze
+from .planner import Switches
 from .simulate import run_on_demand
 from .units import format_bytes, format_seconds, parse_bytes, parse_speed
 from .validate import validate
@@ -87,7 +88,7 @@ def _analyze(options: argparse.Namespace) -> int:
         options.mapping,
         options.settling,
     )
-    plan = analyze(trace, _device(options, trace), switches, _Bar())
+    plan = analyze(trace, _device(options, trace), switches, _Bar(), recompute=options.recompute)
     if options.output is not None:
         codec.save_plan(plan, options.output)
         print(f"wrote {options.output}")
@@ -183,6 +184,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a fraction of the trace's peak such as 0.5")
     device(sub)
     sub.add_argument("-o", "--output", metavar="PLAN", help="write the plan")
+    sub.add_argument(
+        "--recompute",
+        choices=["auto", "never"],
+        default="never",
+        help="whether what is cheap is made again, not copied",
+    )
     sub.add_argument("--costs", choices=["auto", "moves", "equal"], default="auto", help="price of being away")
     sub.add_argument(
         "--leads", choices=["copies", "none"], default="copies", help="count on a gap once its copy out can have ended"

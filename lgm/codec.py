@@ -3,9 +3,10 @@
 Covers: writing, reading, and an error that says what is wrong with a file that cannot be read.
 Leaves: whether the content makes sense (``model`` checks values, ``validate`` checks plans).
 
-Layout, version 1: every array of :class:`lgm.model.Trace` under its own name, delta-free int64 stored in the smallest
+Layout, version 2: every array of :class:`lgm.model.Trace` under its own name, delta-free int64 stored in the smallest
 type that holds it; ``header`` is JSON in UTF-8 (``format``, ``version``, and what is not an array). A plan file holds
-its trace too, with the prefix ``trace.``, so that one file suffices to run it.
+its trace too, with the prefix ``trace.``, so that one file suffices to run it; what it makes again has the prefix
+``again.``, and the trace as it was recorded ``origin.``. Version 1 knew no calls: nothing could be made again.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import numpy as np
 
 from .errors import FormatError, LgmError
 from .limits import MOST_ENTRIES
-from .model import Device, Ints, Plan, Prediction, Trace
+from .model import Device, Ints, Plan, Prediction, Remaking, Trace
 
 __all__ = ["VERSION", "load", "load_plan", "load_trace", "save_plan", "save_trace"]
 
-VERSION = 1
+VERSION = 2
 _KINDS = ("trace", "plan")
 _TRACE = (
     "op_name",
@@ -41,6 +42,8 @@ _TRACE = (
     "use_last",
     "use_write",
 )
+_CALLS = ("call_first", "call_last", "call_again")  # since version 2
+_REMAKING = ("at", "tensor", "drop_op", "drop_tensor", "make_op", "make_tensor", "sees")
 _PLAN = (
     "out_op",
     "out_tensor",
@@ -159,7 +162,15 @@ def _header(kind: str, trace: Trace) -> dict[str, Any]:
 
 def _trace(header: dict[str, Any], arrays: dict[str, Any], prefix: str = "") -> Trace:
     names, meta = tuple(_entry(header, "names", list)), _entry(header, "meta", dict)
-    return Trace(_entry(header, "chunk_bytes", int), names, **_rows(arrays, _TRACE, prefix), meta=meta)
+    calls = _rows(arrays, _CALLS, prefix) if header["version"] > 1 else {}
+    return Trace(_entry(header, "chunk_bytes", int), names, **_rows(arrays, _TRACE, prefix), **calls, meta=meta)
+
+
+def _remaking(header: dict[str, Any], arrays: dict[str, Any]) -> Remaking | None:
+    if "again.at" not in arrays:
+        return None
+    origin = _trace(header | {"names": _entry(header, "origin_names", list)}, arrays, "origin.")
+    return Remaking(origin, **_rows(arrays, _REMAKING, "again."))
 
 
 def _plan(header: dict[str, Any], arrays: dict[str, Any]) -> Plan:
@@ -169,13 +180,18 @@ def _plan(header: dict[str, Any], arrays: dict[str, Any]) -> Plan:
         reservation=_entry(header, "reservation", int),
         prediction=Prediction(**_fields(header, Prediction, "prediction")),
         switches=_entry(header, "switches", dict),
+        remaking=_remaking(header, arrays),
         **_rows(arrays, _PLAN),
     )
 
 
+def _arrays(of: Trace | Plan | Remaking, prefix: str, names: tuple[str, ...]) -> dict[str, Ints]:
+    return {prefix + name: getattr(of, name) for name in names}
+
+
 def save_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write a trace. The file appears whole or not at all."""
-    _write(path, _header("trace", trace), {name: getattr(trace, name) for name in _TRACE})
+    _write(path, _header("trace", trace), _arrays(trace, "", (*_TRACE, *_CALLS)))
 
 
 def load_trace(path: str | os.PathLike[str]) -> Trace:
@@ -196,8 +212,12 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     header["device"] = {name: getattr(plan.device, name) for name in Device.__slots__}
     header["prediction"] = {name: getattr(plan.prediction, name) for name in Prediction.__slots__}
     header["reservation"], header["switches"] = plan.reservation, plan.switches
-    arrays = {f"trace.{name}": getattr(plan.trace, name) for name in _TRACE}
-    _write(path, header, arrays | {name: getattr(plan, name) for name in _PLAN})
+    arrays = _arrays(plan.trace, "trace.", (*_TRACE, *_CALLS)) | _arrays(plan, "", _PLAN)
+    if plan.remaking is not None:
+        header["origin_names"] = list(plan.remaking.origin.names)
+        arrays |= _arrays(plan.remaking, "again.", _REMAKING)
+        arrays |= _arrays(plan.remaking.origin, "origin.", (*_TRACE, *_CALLS))
+    _write(path, header, arrays)
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:

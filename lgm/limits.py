@@ -72,7 +72,7 @@ def check_names(what: str, values: Iterable[Any]) -> None:
 def whole_numbers(what: str, values: Any) -> NDArray[np.int64]:
     """`values` as one row of int64; raises LgmError if they are something else, or too many."""
     array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+    if array.ndim != 1 or array.dtype.kind not in ("iu" if array.size else "iuf"):
         shape = " x ".join(map(str, array.shape)) or "one value"
         raise LgmError(f"{what} must be a row of whole numbers, not {shape} of {array.dtype.name}")
     if len(array) > MOST_ENTRIES:

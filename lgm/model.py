@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .device import HOST_COSTS, Device, Prediction
 from .errors import LgmError
 from .limits import (
     LONGEST_SECONDS,
@@ -22,7 +23,6 @@ from .limits import (
     MOST_CHUNKS,
     MOST_ENTRIES,
     MOST_OPERATIONS,
-    MOST_SPEED,
     check_names,
     check_number,
     check_rows,
@@ -30,7 +30,7 @@ from .limits import (
     whole_numbers,
 )
 
-__all__ = ["HOST_COSTS", "Bools", "Device", "Floats", "Ints", "Plan", "Prediction", "Trace"]
+__all__ = ["HOST_COSTS", "Bools", "Device", "Floats", "Ints", "Plan", "Prediction", "Remaking", "Trace"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -73,6 +73,12 @@ class Trace:
     """[k] 1 if it may be written, else 0."""
     meta: dict[str, Any] = field(default_factory=dict)
     """Where it comes from: model, batch, versions, date. Values JSON can hold."""
+    call_first: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """[c] The first row of each call: an operation of torch with all that is nested in it. In order, side by side."""
+    call_last: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """[c] Its last row."""
+    call_again: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """[c] 1 if it can be run again and makes the same, bit for bit (``kernels/torch/torch_traits.h``)."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -87,7 +93,7 @@ class Trace:
         check_names("trace: names", self.names)
         if not isinstance(self.meta, dict):
             raise LgmError(f"trace: meta must be a dictionary, not {self.meta!r:.40}")
-        n, m, k = self.operations, self.tensors, len(self.use_op)
+        n, m, k, c = self.operations, self.tensors, len(self.use_op), len(self.call_first)
         check_whole("trace: the number of operations", n, 1, MOST_OPERATIONS)
         check_whole("trace: the number of tensors", m, 1, MOST_ENTRIES)
         check_rows(
@@ -104,6 +110,9 @@ class Trace:
                 ("use_first", self.use_first, k, 0, MOST_CHUNKS + 1),
                 ("use_last", self.use_last, k, 0, MOST_CHUNKS + 1),
                 ("use_write", self.use_write, k, 0, 2),
+                ("call_first", self.call_first, c, 0, n),
+                ("call_last", self.call_last, c, 0, n),
+                ("call_again", self.call_again, c, 0, 2),
             ),
         )
 
@@ -116,6 +125,8 @@ class Trace:
         rules = (
             (self.op_last >= np.arange(self.operations), "an operation ends before it begins"),
             (np.diff(self.use_op) >= 0, "uses are not in the order of their operations"),
+            (self.call_last >= self.call_first, "a call ends before it begins"),
+            (self.call_first[1:] > self.call_last[:-1], "calls overlap, or are not in order"),
             ((used >= 0) & (self.use_last <= chunks[self.use_tensor]), "a use reaches outside of its tensor"),
             (np.where(born <= late, after & before, after | before), "a tensor is used while it is not alive"),
         )
@@ -162,55 +173,45 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """What the plan must know of a device."""
+class Remaking:
+    """What a plan makes again, and which rows and tensors of its trace are those of the iteration as recorded."""
 
-    budget_chunks: int
-    out_speed: float
-    """Bytes a second from the device to the host."""
-    in_speed: float
-    """Bytes a second back."""
-    latency: float = 0.0
-    """Seconds a copy takes beside its bytes."""
-    tax: float = 0.0
-    """Seconds of computing lost for each byte copied: 0 where copy engines are their own, as on a GPU; where
-    copying takes the processor that computes, about 1 / (speed x cores)."""
-    switch: float = 0.0
-    """Seconds of computing lost for each chunk that leaves or comes (mapping it)."""
-    jitter: float = 0.0
-    """Seconds a copy may begin late, where copy threads share processors with computing; arrivals begin that much
-    earlier."""
-
-    def __post_init__(self) -> None:
-        check_whole("device: budget_chunks", self.budget_chunks, 1, MOST_BYTES)
-        for name in ("out_speed", "in_speed"):
-            check_number(f"device: {name}", getattr(self, name), 1, MOST_SPEED)
-        for name in ("latency", "tax", "switch", "jitter"):
-            check_number(f"device: {name}", getattr(self, name), 0, LONGEST_SECONDS)
-
-
-HOST_COSTS = {"switch": 8e-6, "jitter": 4e-3}
-"""Of a :class:`Device` whose memory is this machine's: mapping a chunk (DESIGN.md has the measurement), and how long a
-copy thread may wait for a processor that computes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What the simulator says a plan will do in its steady state."""
-
-    step_seconds: float
-    peak_chunks: int
-    """Most chunks held at once: resident, leaving and arriving vTensors."""
-    waits_seconds: float
-    """Of the step, spent waiting for copies."""
-    out_chunks: int
-    in_chunks: int
+    origin: Trace
+    """The iteration as recorded."""
+    at: Ints
+    """[n] The plan's row of each recorded one. Rows between are what is made again before it."""
+    tensor: Ints
+    """[m'] The recorded tensor each of the plan's is; -1: it lives only while something is made again."""
+    drop_op: Ints
+    """Rows of the plan at which tensors leave without a copy, ascending."""
+    drop_tensor: Ints
+    """Which: recorded tensors."""
+    make_op: Ints
+    """Rows of the plan at which they are made again, ascending."""
+    make_tensor: Ints
+    sees: Ints
+    """[n] 1 for recorded rows with which a call begins that is run again."""
 
     def __post_init__(self) -> None:
-        for name in ("step_seconds", "waits_seconds"):
-            check_number(f"prediction: {name}", getattr(self, name), 0, LONGEST_SECONDS)
-        for name in ("peak_chunks", "out_chunks", "in_chunks"):
-            check_whole(f"prediction: {name}", getattr(self, name), 0, MOST_BYTES)
+        for name in self.__slots__:
+            if name != "origin":
+                object.__setattr__(self, name, whole_numbers(f"remaking: {name}", getattr(self, name)))
+        n, m, k = self.origin.operations, self.origin.tensors, len(self.tensor)
+        rows = int(self.at.max(initial=0)) + 1
+        check_rows(
+            "remaking",
+            (
+                ("at", self.at, n, 0, rows),
+                ("tensor", self.tensor, k, -1, m),
+                ("drop_op", self.drop_op, len(self.drop_op), 0, rows),
+                ("drop_tensor", self.drop_tensor, len(self.drop_op), 0, m),
+                ("make_op", self.make_op, len(self.make_op), 0, rows),
+                ("make_tensor", self.make_tensor, len(self.make_op), 0, m),
+                ("sees", self.sees, n, 0, 2),
+            ),
+        )
+        if (np.diff(self.at) <= 0).any() or (np.diff(self.drop_op) < 0).any() or (np.diff(self.make_op) < 0).any():
+            raise LgmError("remaking: rows are not in order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,8 @@ class Plan:
     prediction: Prediction
     switches: dict[str, str] = field(default_factory=dict)
     """The heuristics it was made with."""
+    remaking: Remaking | None = None
+    """What it makes again; then `trace` is not the iteration as recorded, but as it will be."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -263,6 +266,10 @@ class Plan:
                 raise LgmError(f"plan: an {side} move is empty or reaches outside of its tensor")
         check_rows("plan", (("in_need", self.in_need, len(self.in_op), 0, n), ("keep", self.keep, m, 0, 2)))
         check_whole("plan: reservation", self.reservation, 0, self.device.budget_chunks - 1)
+        if self.remaking is not None and (
+            int(self.remaking.at[-1]) != n - 1 or len(self.remaking.tensor) != m or self.remaking.origin.operations > n
+        ):
+            raise LgmError("plan: what it makes again does not fit its trace")
         if not isinstance(self.switches, dict):
             raise LgmError(f"plan: switches must be a dictionary, not {self.switches!r:.40}")
         check_names("plan: switches", (*self.switches, *self.switches.values()))

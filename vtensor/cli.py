@@ -63,6 +63,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--policy", choices=["plan", "lru", "size_staleness"], default="plan", help="who leaves (default: plan)"
     )
+    run.add_argument(
+        "--recompute",
+        choices=["auto", "never"],
+        default="never",
+        help="whether plans make again what is cheaper to compute than to copy (default: never)",
+    )
     run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
     run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")
     run.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="in which pieces")
@@ -105,6 +111,7 @@ def _run(options: argparse.Namespace) -> int:
         granularity=options.granularity,
         oversize=options.oversize,
         link=options.link,
+        recompute=options.recompute,
         plan=options.plan,
     )
     if options.save_trace is not None:

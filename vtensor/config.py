@@ -23,6 +23,7 @@ __all__ = [
     "Granularity",
     "Oversize",
     "Policy",
+    "Recompute",
     "asked_again",
     "format_bytes",
     "make_config",
@@ -34,6 +35,7 @@ Policy = Literal["plan", "lru", "size_staleness"]
 Granularity = Literal["chunk", "tensor"]
 _CHUNK = {"cpu": "2MiB", "cuda": "16MiB"}  # DESIGN.md has what a mapping costs
 Oversize = Literal["borrow", "raise"]
+Recompute = Literal["auto", "never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Config:
     oversize: Oversize
     link: float
     """Bytes a second of each copy direction; 0 for no limit."""
+    recompute: Recompute = "never"
 
     @property
     def budget_chunks(self) -> int:
@@ -155,6 +158,7 @@ def make_config(
     granularity: Granularity = "chunk",
     oversize: Oversize = "borrow",
     link: float | str | None = None,
+    recompute: Recompute = "never",
 ) -> Config:
     """Check the arguments of :func:`vtensor.enable` and fill in what was left open.
 
@@ -181,6 +185,7 @@ def make_config(
     _choice("policy", policy, get_args(Policy))
     _choice("granularity", granularity, get_args(Granularity))
     _choice("oversize", oversize, get_args(Oversize))
+    _choice("recompute", recompute, get_args(Recompute))
     directory = "" if spill_dir is None else os.fspath(spill_dir)
     if directory and not Path(directory).is_dir():
         raise ConfigError(f"spill_dir={directory!r} is not a directory; create it first")
@@ -207,6 +212,7 @@ def make_config(
         granularity=granularity,
         oversize=oversize,
         link=parse_link(link),
+        recompute=recompute,
     )
 
 

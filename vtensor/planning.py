@@ -142,7 +142,7 @@ class Planner:
     def _analyze(self, raw: dict[str, Any], device: lgm.Device) -> None:
         try:
             recording = make_recording(raw, self.config.chunk)
-            plan = lgm.analyze(recording.trace, device)
+            plan = lgm.analyze(recording.trace, device, recompute=self.config.recompute)
         except lgm.InfeasibleError as error:
             self.why_not = str(error)
             log.info("no plan: %s", error)
@@ -157,11 +157,12 @@ class Planner:
         self.plan, self.why_not = plan, ""
         log.info(
             "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, "
-            "step predicted %.3f s (computing %.3f s)",
+            "%d tensors made again, step predicted %.3f s (computing %.3f s)",
             plan.trace.operations,
             format_bytes(plan.prediction.out_chunks * self.config.chunk),
             format_bytes(plan.prediction.in_chunks * self.config.chunk),
             plan.reservation,
+            0 if plan.remaking is None else len(plan.remaking.make_op),
             plan.prediction.step_seconds,
             plan.trace.seconds,
         )

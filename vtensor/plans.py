@@ -23,8 +23,14 @@ __all__ = ["check_plan", "install", "recording_of"]
 
 def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
     """Hand a plan to the core; it is followed from the next boundary on."""
-    trace = plan.trace
+    again = plan.remaking
+    trace = plan.trace if again is None else again.origin
     away = np.array(away_at_turn(plan), dtype=np.int64).reshape(-1, 3)
+    nothing = np.zeros(0, dtype=np.int64)
+    of = np.arange(plan.trace.tensors) if again is None else again.tensor
+    keep = np.zeros(trace.tensors, dtype=np.int64)
+    keep[of[of >= 0]] = plan.keep[of >= 0]  # as the last of what a tensor is
+    drops, makes = (nothing, nothing) if again is None else (again.drop_tensor, again.make_tensor)
     module.install_plan(
         {
             "names": list(trace.names),
@@ -33,16 +39,24 @@ def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
             "tensor_bytes": trace.tensor_bytes,
             "tensor_born": trace.tensor_born,
             "births": recording.births,
-            "keep": plan.keep,
+            "keep": keep,
             "lasting": recording.lasting,
             "serial": recording.serial,
             "previous": recording.previous,
-            **{
-                f"{side}_{f}": getattr(plan, f"{side}_{f}")
-                for side in ("out", "in")
-                for f in ("op", "tensor", "first", "last")
-            },
-            "away_tensor": away[:, 0],
+            **{f"{side}_{f}": getattr(plan, f"{side}_{f}") for side in ("out", "in") for f in ("op", "first", "last")},
+            "out_tensor": of[plan.out_tensor],
+            "in_tensor": of[plan.in_tensor],
+            "at": nothing if again is None else again.at,
+            "sees": nothing if again is None else again.sees,
+            "drop_op": nothing if again is None else again.drop_op,
+            "drop_tensor": drops,
+            "drop_first": np.zeros_like(drops),
+            "drop_last": trace.chunks[drops],
+            "make_op": nothing if again is None else again.make_op,
+            "make_tensor": makes,
+            "make_first": np.zeros_like(makes),
+            "make_last": trace.chunks[makes],
+            "away_tensor": of[away[:, 0]],
             "away_first": away[:, 1],
             "away_last": away[:, 2],
         }
@@ -51,7 +65,7 @@ def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
 
 def recording_of(plan: lgm.Plan) -> Recording:
     """What ties a plan of another process to this one: the order in which tensors are made."""
-    trace = plan.trace
+    trace = plan.trace if plan.remaking is None else plan.remaking.origin
     births = np.flatnonzero(trace.tensor_born >= 0)
     births = births[np.argsort(trace.tensor_born[births], kind="stable")]
     index = np.full(trace.tensors, -1, dtype=np.int64)

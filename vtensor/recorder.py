@@ -88,6 +88,9 @@ def make_recording(raw: dict[str, Any], chunk_bytes: int, meta: dict[str, Any] |
         use_last=raw["use_last"],
         use_write=raw["use_write"],
         meta=where_from() | (meta or {}),
+        call_first=raw["call_first"],
+        call_last=raw["call_last"],
+        call_again=raw["call_again"],
     )
     lasting = ((born < 0) & ((previous < 0) | (died < 0)))[kept].astype(np.int64)
     return Recording(

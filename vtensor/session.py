@@ -25,7 +25,7 @@ import torch
 import lgm
 
 from . import native, watchdog
-from .config import Config, Granularity, Oversize, Policy, asked_again, format_bytes, make_config
+from .config import Config, Granularity, Oversize, Policy, Recompute, asked_again, format_bytes, make_config
 from .cpu import start_cpu, stop_cpu
 from .doors import open_doors
 from .errors import ConfigError, NotEnabledError
@@ -82,6 +82,7 @@ def enable(
     granularity: Granularity = "chunk",
     oversize: Oversize = "borrow",
     link: float | str | None = None,
+    recompute: Recompute = "never",
     plan: str | os.PathLike[str] | None = None,
 ) -> None:
     """Train in `budget` bytes: what does not fit waits in host memory, and is back before it is read.
@@ -121,6 +122,10 @@ def enable(
         in the host store, slowly. ``"raise"``: allocations raise instead.
     link
         Limits the copies of each direction to so many bytes a second (``"6GB/s"``), to emulate a slow bus.
+    recompute
+        ``"auto"``: plans may drop what is cheaper to make again than to copy: the operations that made it run once
+        more, bit for bit, when it is needed. ``"never"``: all that leaves is copied.
+        With ``VTENSOR_VERIFY=replay`` nothing is dropped; what would be is made again and compared.
     plan
         A plan made by ``lgm analyze``, followed from the first iteration that fits it.
 
@@ -162,6 +167,7 @@ def enable(
         "granularity": granularity,
         "oversize": oversize,
         "link": link,
+        "recompute": recompute,
     }
     with _lock:
         if _active is None:
@@ -269,6 +275,8 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
     module = native.load()
     open_doors(module, config.device)
     cut_foreach(module, _bytes_of_one_call)
+    if config.recompute != "never":
+        module.see("planned", os.environ.get("VTENSOR_VERIFY") == "replay")
     start_planner(config, plan)
 
 

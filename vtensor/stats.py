@@ -39,9 +39,9 @@ def memory_stats() -> dict[str, Any]:
 
     The rest are totals: ``moved_out_bytes``, ``moved_in_bytes``, ``evictions`` (vTensors copied out), ``discards``
     (vTensors that left for free), ``drops`` (vTensors that left without a copy, to be made again), ``made_bytes`` and
-    ``make_seconds`` (what was made again, and how long that took), ``cancels``, ``faults`` (reads outside operations), ``oversize`` (operations larger
-    than the budget), ``failures`` (survived), ``host_waits`` (times a thread stood until a GPU had done something),
-    ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
+    ``make_seconds`` (what was made again, and how long that took), ``cancels``, ``faults`` (reads outside operations),
+    ``oversize`` (operations larger than the budget), ``failures`` (survived), ``host_waits`` (times a thread stood
+    until a GPU had done something), ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
 
     Of plans: ``iterations`` seen, ``planned_iterations`` (followed a plan from end to end), ``deviations`` (left one),
     ``plans`` made, ``predicted_step_seconds`` and ``predicted_bytes`` (what the newest plan promises of step time and

@@ -61,6 +61,8 @@ Finding PlanRunner::boundary(Engine& engine) {
     for (Range* range : live) living_.push_back({{range, range->serial}, range->bytes});
   });
   births_.clear();
+  next_ = until_ = 0;
+  due_.clear();
   recording_ = true;
   followed_ = !plans_.empty();
   if (went_on) bind_again();
@@ -111,18 +113,38 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
   if (!followed_) return row;
   if (row >= active_->rows() || active_->hash[row] != recorder_.hash()) {
     if (!change_plan(engine, row)) return row;
+    next_ = active_->at.empty() ? row : active_->at[row];
   }
   const Plan& plan = *active_;
-  const bool moves_begin = plan.out_at[row] != plan.out_at[row + 1] || plan.in_at[row] != plan.in_at[row + 1];
-  if (moves_begin || engine.moves_wait()) {
-    fill(plan.out, plan.out_at[row], plan.out_at[row + 1], out_now_);
-    fill(plan.in, plan.in_at[row], plan.in_at[row + 1], in_now_);
+  until_ = (plan.at.empty() ? row : plan.at[row]) + 1;
+  const bool moves_begin = plan.out_at[next_] != plan.out_at[until_] || plan.in_at[next_] != plan.in_at[until_];
+  const bool makes = !plan.at.empty() && (plan.drop_at[next_] != plan.drop_at[until_] || plan.make_at[next_] != plan.make_at[until_]);
+  if (moves_begin || makes || engine.moves_wait()) {
     const auto begun = std::chrono::steady_clock::now();
-    engine.move_by_plan(out_now_, in_now_);
+    go_on(engine);
     const auto passed = std::chrono::steady_clock::now() - begun;
     stall(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count()));
+  } else {
+    next_ = until_;
   }
   return row;
+}
+
+// Up to the first planned row that makes something again: what comes after it waits until it is made.
+void PlanRunner::go_on(Engine& engine) {
+  if (!followed_) return;
+  const Plan& plan = *active_;
+  while (next_ < until_) {
+    const std::uint32_t now = next_++;
+    fill(plan.out, plan.out_at[now], plan.out_at[now + 1], out_now_);
+    fill(plan.in, plan.in_at[now], plan.in_at[now + 1], in_now_);
+    if (!out_now_.empty() || !in_now_.empty() || engine.moves_wait()) engine.move_by_plan(out_now_, in_now_);
+    if (plan.at.empty()) continue;
+    fill(plan.drop, plan.drop_at[now], plan.drop_at[now + 1], drop_now_);
+    if (!drop_now_.empty()) engine.remake().drop(drop_now_);
+    fill(plan.make, plan.make_at[now], plan.make_at[now + 1], due_);
+    if (!due_.empty()) return;
+  }
 }
 
 // The iteration is not the planned one. True if another plan's prefix is the same.

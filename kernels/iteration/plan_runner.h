@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <unordered_map>
 #include <vector>
 
@@ -23,8 +24,14 @@ struct Plan {
   };
   std::vector<std::uint64_t> hash;            // [rows] the recorder's when the row has begun
   std::uint64_t final_hash = 0;               // and when the iteration ends
-  std::vector<std::uint32_t> out_at, in_at;   // [rows + 1] where each row's moves begin
+  std::vector<std::uint32_t> out_at, in_at;   // [planned rows + 1] where each row's moves begin
   std::vector<Part> out, in;
+  // Where a plan makes things again, it has more rows than the iteration: before each of those, one for each thing to be made. All
+  // that is given by row is given by these.
+  std::vector<std::uint32_t> at;              // [rows] which of them is a row of the iteration; empty: there are no others
+  std::vector<std::uint32_t> drop_at, make_at;  // [planned rows + 1]
+  std::vector<Part> drop, make;
+  std::vector<std::uint8_t> sees;             // [rows] whether the operation that begins with it will be run again; empty: none
   std::vector<Part> away;                     // what is away when an iteration begins
   std::vector<std::uint32_t> births;          // tensors in order of allocation
   std::vector<std::uint8_t> keep;             // [tensors]
@@ -67,6 +74,16 @@ class PlanRunner {
   bool recording() const noexcept { return recording_; }
   // `stream`: what the row is asked of, on an ordered device.
   std::uint32_t row(Engine& engine, OpId op, Ticket::Lane stream = Ticket::Lane::none);
+  // Whether an operation that begins with this row should be seen: it will be run again, or nothing is known of the iteration.
+  bool sees(std::uint32_t row) const noexcept {
+    return !followed_ || (row < active_->sees.size() && active_->sees[row] != 0);
+  }
+  void call(std::uint32_t first, bool again) { recorder_.call(first, again); }
+  // What must be made again before the row goes on; then go_on() must be called, and this again.
+  std::vector<PlannedMove> take_due() { return std::exchange(due_, {}); }
+  bool has_due() const noexcept { return !due_.empty(); }
+  void go_on(Engine& engine);
+  std::uint32_t rows() const noexcept { return recorder_.rows(); }
   void row_ends(std::uint32_t row) noexcept { recorder_.row_ends(row); }
   void use(Range& range, const Use& use) { recorder_.use(range, use); }
   void born(Range& range);
@@ -116,7 +133,8 @@ class PlanRunner {
   std::vector<std::uint32_t> planned_;        // by tensor of the recorder: that of the active plan, or kNone
   std::vector<Bound> births_;                 // this iteration's allocations
   std::vector<Living> living_;                // at its beginning, oldest first: the first of the recorder's tensors
-  std::vector<PlannedMove> out_now_, in_now_;
+  std::uint32_t next_ = 0, until_ = 0;        // planned rows that are yet to be begun: [next_, until_)
+  std::vector<PlannedMove> out_now_, in_now_, drop_now_, due_;
   std::vector<Seen> seen_;
   PlanCounters counters_;
   std::vector<std::unique_ptr<Plan>> incoming_;

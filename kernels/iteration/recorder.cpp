@@ -26,6 +26,7 @@ void Recorder::begin(std::uint32_t number, std::span<Range* const> live) {
   rows_.clear();
   tensors_.clear();
   uses_.clear();
+  calls_.clear();
   births_.clear();
   iteration_ = number;
   for (Range* range : live) {

@@ -38,6 +38,12 @@ class Recorder {
     bool write;
   };
 
+  // Rows of one operation that torch itself cannot look into, with all that is nested in it.
+  struct CallOf {
+    std::uint32_t first, last;
+    bool again;  // it was seen, and can be run again
+  };
+
   static constexpr std::size_t kMostRows = std::size_t{1} << 20;  // a longer "iteration" is not one
 
   // Iteration `number` begins (they count up): `live` are the tensors that exist now, oldest first, and the first of tensors().
@@ -46,6 +52,9 @@ class Recorder {
   std::uint32_t row(OpId op);
   void row_ends(std::uint32_t row) noexcept;
   void use(Range& range, const Use& use);
+  void call(std::uint32_t first, bool again) {
+    if (first < rows_.size()) calls_.push_back({first, static_cast<std::uint32_t>(rows_.size() - 1), again});
+  }
   void born(Range& range);
   void died(Range& range) noexcept;
   // Which of tensors() it is; kNone if it is of another iteration.
@@ -70,6 +79,7 @@ class Recorder {
   const std::vector<Row>& all_rows() const noexcept { return rows_; }
   const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
   const std::vector<UseOf>& uses() const noexcept { return uses_; }
+  const std::vector<CallOf>& calls() const noexcept { return calls_; }
   const std::vector<std::uint32_t>& births() const noexcept { return births_; }  // tensors in order of allocation
   std::uint64_t end_ns() const noexcept { return end_ns_; }
 
@@ -84,6 +94,7 @@ class Recorder {
   std::vector<Row> rows_;
   std::vector<Tensor> tensors_;
   std::vector<UseOf> uses_;
+  std::vector<CallOf> calls_;
   std::vector<std::uint32_t> births_;
   std::uint32_t iteration_ = 0;
   std::uint64_t hash_ = kSeed;

@@ -145,6 +145,7 @@ void begin_row(const Recording& recording, Thread& thread, Engine& engine, Ticke
   } else if (recording->freed()) {
     recording->row(engine, went_on, stream);
   }
+  if (recording->has_due()) thread.due = recording->take_due();
 }
 
 }  // namespace vt

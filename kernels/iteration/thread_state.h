@@ -25,6 +25,7 @@ struct Frame {
 
 // An operation that is seen (recipes.h), while it runs.
 struct Seen {
+  std::uint32_t first_row = kNone;  // where it is recorded
   std::size_t frame = kNone;      // of the outermost operation torch itself cannot look into; kNone: none runs
   std::shared_ptr<Step> step;     // nullptr: it is not one that can be run again
   Range* written = nullptr;       // the tensor it overwrites
@@ -47,7 +48,6 @@ struct Thread {
   bool all_sizes = false;         // manage small allocations too
   Seen seen_call;                 // the operation under way that may be run again
   std::uint32_t remaking = 0;     // runs such operations again: what they do is no part of the program
-  bool sees_next = false;         // a plan wants the next row to be one
   std::vector<Range*> changed;    // arguments of the newest whose known contents it may write
   std::vector<PlannedMove> due;   // what a plan wants made again before the operation that begins
   std::uint32_t solid = 0;        // operations under way that are not transparent

@@ -82,6 +82,10 @@ py::dict to_dict(const Recorder& recorder) {
   d["use_tensor"] = column(uses, [](const auto& u) { return u.tensor; });
   d["use_first"] = column(uses, [](const auto& u) { return u.first; });
   d["use_last"] = column(uses, [](const auto& u) { return u.last; });
+  const auto& calls = recorder.calls();
+  d["call_first"] = column(calls, [](const auto& c) { return c.first; });
+  d["call_last"] = column(calls, [](const auto& c) { return c.last; });
+  d["call_again"] = column(calls, [](const auto& c) { return c.again; });
   d["use_write"] = column(uses, [](const auto& u) { return u.write; });
   return d;
 }
@@ -114,8 +118,14 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
   plan->out = parts_of(given, "out");
   plan->in = parts_of(given, "in");
   plan->away = parts_of(given, "away");
-  plan->out_at = starts(vector_of<std::uint32_t>(given["out_op"].cast<Ints>()), op_name.size());
-  plan->in_at = starts(vector_of<std::uint32_t>(given["in_op"].cast<Ints>()), op_name.size());
+  plan->at = vector_of<std::uint32_t>(given["at"].cast<Ints>());
+  plan->sees = vector_of<std::uint8_t>(given["sees"].cast<Ints>());
+  plan->drop = parts_of(given, "drop");
+  plan->make = parts_of(given, "make");
+  const std::size_t planned = plan->at.empty() ? op_name.size() : std::size_t{plan->at.back()} + 1;
+  for (const auto& [name, into] : {std::pair{"out_op", &plan->out_at}, {"in_op", &plan->in_at}, {"drop_op", &plan->drop_at}, {"make_op", &plan->make_at}}) {
+    *into = starts(vector_of<std::uint32_t>(given[name].cast<Ints>()), planned);
+  }
   const std::size_t tensors = plan->bytes.size();
   if (plan->keep.size() != tensors || plan->lasting.size() != tensors || plan->serial.size() != tensors ||
       plan->previous.size() != tensors || plan->hash.empty()) {

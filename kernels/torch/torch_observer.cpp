@@ -11,6 +11,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "process/fault_handler.h"
 #include "process/registry.h"
@@ -107,11 +108,16 @@ void fetch_missing(Thread& thread, Engine& engine) {
 
 void make_due(Thread& thread, Engine& engine) {
   const Stall stall(thread);
-  const std::vector<PlannedMove> due = std::move(thread.due);
-  thread.due.clear();
   std::vector<Use> missing = std::move(thread.missing);
   std::vector<Range*> changed = std::move(thread.changed);
-  engine.remake().bring(due);
+  while (!thread.due.empty()) {
+    const std::vector<PlannedMove> due = std::exchange(thread.due, {});
+    engine.remake().bring(due);
+    if (const Recording recording{thread}) {
+      recording->go_on(engine);
+      thread.due = recording->take_due();
+    }
+  }
   thread.missing = std::move(missing);
   thread.changed = std::move(changed);
 }

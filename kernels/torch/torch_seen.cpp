@@ -114,7 +114,13 @@ void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& funct
   if (sees_through(function, traits)) return;
   seen.frame = thread.frames.size() - 1;
   const Seeing what = g_seeing.load(std::memory_order_relaxed);
-  if (what == Seeing::nothing || (what == Seeing::planned && !thread.sees_next)) return;
+  if (what == Seeing::nothing) return;
+  bool wanted = what == Seeing::all;
+  if (const Recording recording{thread}) {
+    seen.first_row = thread.frames.back().row != kNone ? thread.frames.back().row : recording->rows();
+    wanted |= recording->sees(seen.first_row);
+  }
+  if (!wanted) return;
   const bool verify = g_verify.load(std::memory_order_relaxed);
   if (traits.again != Again::yes || at::in_parallel_region()) {
     if (verify) note(traits.name, std::nullopt, why_not(traits.again));
@@ -137,7 +143,11 @@ void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& funct
 void call_ends(Thread& thread, std::size_t frame) {
   if (thread.seen_call.frame != frame) return;
   const Seen seen = std::exchange(thread.seen_call, {});
-  if (seen.step == nullptr || std::uncaught_exceptions() > seen.exceptions || seen.births.size() > seen.fresh) return;
+  const bool again = seen.step != nullptr && std::uncaught_exceptions() <= seen.exceptions && seen.births.size() <= seen.fresh;
+  if (seen.first_row != kNone) {
+    if (const Recording recording{thread}) recording->call(seen.first_row, again);
+  }
+  if (!again) return;
   auto& call = static_cast<TorchCall&>(*seen.step->operation);
   std::vector<Range*> results = seen.births;
   for (const Range* range : results) call.births.push_back(range->bytes);

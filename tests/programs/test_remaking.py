@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 import vtensor
 from vtensor import native
 

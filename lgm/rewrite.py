@@ -1,0 +1,183 @@
+"""The trace of an iteration as it will be once some tensors are dropped and made again.
+
+A tensor that is dropped ends there; operations of its own make another one, which lives on in its place. So it is a
+trace like any other, and is planned, simulated and validated as one.
+
+Covers: the new rows and tensors, and what they are of the recorded ones (:class:`lgm.model.Remaking`).
+Leaves: what is made again, and of what (``recompute``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .model import Ints, Remaking, Trace
+from .recompute import Calls, Candidate, Way
+
+__all__ = ["rewrite"]
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """A new tensor: the next life of a recorded one, or what lives only while something is made again."""
+
+    bytes: int
+    born: int
+    died: int
+    of: int
+    """The recorded tensor; -1 for none."""
+
+
+class _Writer:
+    """The new rows, in the order in which they are added."""
+
+    def __init__(self, trace: Trace, calls: Calls, ways: list[Way]) -> None:
+        self.trace, self.calls = trace, calls
+        count = np.zeros(trace.operations, dtype=np.int64)
+        for one, chain in ways:
+            count[one.stop] += len(chain)
+        self.at = np.arange(trace.operations) + np.cumsum(count)
+        self.next_row = {one.stop: int(self.at[one.stop] - count[one.stop]) for one, _ in ways}
+        self.names, self.again = list(trace.names), dict[int, int]()
+        self.rows: list[tuple[int, int, int]] = []  # row, name, nanoseconds
+        self.tensors: list[_Tensor] = []
+        self.uses: list[tuple[int, int, int]] = []  # row, tensor, whether it is written
+        self.lives: dict[int, list[tuple[Candidate, int]]] = {}  # of each recorded tensor: its later lives
+        self.sees = np.zeros(trace.operations, dtype=np.int64)
+        self.drops: list[tuple[int, int]] = []
+        self.makes: list[tuple[int, int]] = []
+        for one, chain in ways:
+            self.make_again(one, chain)
+        self.end_lives()
+
+    def make_again(self, one: Candidate, chain: list[int]) -> None:
+        """The rows of a chain, the tensors it makes, and what it reads."""
+        trace, calls = self.trace, self.calls
+        first = self.next_row[one.stop]
+        self.next_row[one.stop] += len(chain)
+        last_read = {t: k for k, c in enumerate(chain) for t, _ in calls.reads[c]}
+        made: dict[int, int] = {}  # of the recorded tensor, which new one
+        for row, (k, c) in enumerate(enumerate(chain), start=first):
+            span = slice(calls.first[c], calls.last[c] + 1)
+            self.rows.append((row, self.name(int(trace.op_name[calls.first[c]])), int(trace.op_ns[span].sum())))
+            self.sees[calls.first[c]] = 1
+            spare = calls.scratch[c]
+            for t in calls.born_in[c]:
+                size = int(trace.tensor_bytes[t])
+                if t == one.tensor:
+                    made[t] = self.tensor(size, row, -1, t)
+                elif last_read.get(t, -1) > k:
+                    made[t] = self.tensor(size, row, first + last_read[t], -1)
+                else:
+                    spare += size
+            if spare:
+                self.tensor(spare, row, row, -1)
+            for t, content in calls.reads[c]:
+                written = calls.maker.get((t, content + 1)) == c
+                self.uses.append((row, made.get(t, -1 - t), int(written and t in made)))
+        self.lives.setdefault(one.tensor, []).append((one, made[one.tensor]))
+        self.drops.append((int(self.at[one.start - 1]) + 1, one.tensor))
+        self.makes.append((first + len(chain) - 1, one.tensor))
+
+    def tensor(self, size: int, born: int, died: int, of: int) -> int:
+        self.tensors.append(_Tensor(size, born, died, of))
+        return self.trace.tensors + len(self.tensors) - 1
+
+    def name(self, name: int) -> int:
+        if name not in self.again:
+            self.again[name] = len(self.names)
+            self.names.append(f"{self.names[name]} (again)")
+        return self.again[name]
+
+    def end_lives(self) -> None:
+        """Each life of a tensor ends where it is dropped, the last one as the tensor did."""
+        trace, at, m = self.trace, self.at, self.trace.tensors
+        self.died = np.where(trace.tensor_died >= 0, at[np.maximum(trace.tensor_died, 0)], -1)
+        for t, lives in self.lives.items():
+            lives.sort(key=lambda life: life[0].start)
+            final = int(self.died[t])
+            current = t
+            for one, following in lives:
+                end = int(at[one.start - 1])
+                if current == t:
+                    self.died[t] = end
+                else:
+                    self.tensors[current - m].died = end
+                current = following
+            self.tensors[current - m].died = final
+
+    def use_tensor(self) -> Ints:
+        """[k] The recorded uses, each of the life at that time."""
+        tensor = self.trace.use_tensor.copy()
+        for t, lives in self.lives.items():
+            uses = np.flatnonzero(self.trace.use_tensor == t)
+            for one, following in lives:
+                tensor[uses[self.trace.use_op[uses] >= one.stop]] = following
+        return tensor
+
+    def source(self, row: int, tensor: int) -> int:
+        """What is read at a new row: a new tensor, or the life of a recorded one (-1 - t) at that time."""
+        if tensor >= 0:
+            return tensor
+        t = holder = -1 - tensor
+        for _, following in self.lives.get(t, ()):
+            if self.tensors[following - self.trace.tensors].born <= row:
+                holder = following
+        return holder
+
+    def written(self) -> Trace:
+        trace, at = self.trace, self.at
+        n = trace.operations + len(self.rows)
+        op_name, op_ns, op_last = np.zeros((3, n), dtype=np.int64)
+        op_name[at], op_ns[at], op_last[at] = trace.op_name, trace.op_ns, at[trace.op_last]
+        rows, names, nanoseconds = np.array(self.rows, dtype=np.int64).T
+        op_name[rows], op_ns[rows], op_last[rows] = names, nanoseconds, rows
+        new = np.array([(x.bytes, x.born, x.died) for x in self.tensors], dtype=np.int64).T
+        size = np.concatenate([trace.tensor_bytes, new[0]])
+        born = np.where(trace.tensor_born >= 0, at[np.maximum(trace.tensor_born, 0)], -1)
+        reads = [(row, self.source(row, t), write) for row, t, write in self.uses]
+        use_op, use_tensor, use_write = np.array(reads, dtype=np.int64).reshape(-1, 3).T
+        columns = (
+            (at[trace.use_op], use_op),
+            (self.use_tensor(), use_tensor),
+            (trace.use_first, np.zeros_like(use_op)),
+            (trace.use_last, -(-size[use_tensor] // trace.chunk_bytes)),
+            (trace.use_write, use_write),
+        )
+        uses = [np.concatenate(pair) for pair in columns]
+        order = np.argsort(uses[0], kind="stable")
+        none = np.zeros(0, dtype=np.int64)
+        return replace(
+            trace,
+            names=tuple(self.names),
+            op_name=op_name,
+            op_ns=op_ns,
+            op_last=op_last,
+            tensor_bytes=size,
+            tensor_born=np.concatenate([born, new[1]]),
+            tensor_died=np.concatenate([self.died, new[2]]),
+            use_op=uses[0][order],
+            use_tensor=uses[1][order],
+            use_first=uses[2][order],
+            use_last=uses[3][order],
+            use_write=uses[4][order],
+            call_first=none,
+            call_last=none,
+            call_again=none,
+        )
+
+    def remaking(self) -> Remaking:
+        drops, makes = (np.array(sorted(of), dtype=np.int64).T for of in (self.drops, self.makes))
+        of = np.concatenate([np.arange(self.trace.tensors), np.array([x.of for x in self.tensors], dtype=np.int64)])
+        return Remaking(self.trace, self.at, of, drops[0], drops[1], makes[0], makes[1], self.sees)
+
+
+def rewrite(trace: Trace, calls: Calls, ways: list[Way]) -> tuple[Trace, Remaking]:
+    """The trace in which each of `ways` is dropped and made again, and what ties it to the recorded one.
+
+    Chains that are run before the same operation are run one after the other. Pre: there is at least one.
+    """
+    writer = _Writer(trace, calls, sorted(ways, key=lambda way: (way[0].stop, way[1][0], way[0].tensor)))
+    return writer.written(), writer.remaking()
