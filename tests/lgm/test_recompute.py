@@ -1,0 +1,178 @@
+"""Making things again: the rewritten trace does what the recorded one did, and a plan for it is a plan."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lgm
+from lgm.lifetimes import analyze_lifetimes
+from lgm.recompute import Calls, candidates, choose_ways
+from lgm.rewrite import rewrite
+
+from .random_traces import CHUNK, build, lawless, training
+from .test_design import CHUNK as MIB
+from .test_design import example
+
+SLOW = 1e6  # bytes a second
+
+
+def with_calls(trace: lgm.Trace, seed: int, *, share: float = 0.8) -> lgm.Trace:
+    """Rows cut into calls, each with a name of its own; most of them can be run again."""
+    rng = np.random.default_rng(seed)
+    first, last, row = [], [], 0
+    while row < trace.operations:
+        end = min(row + int(rng.integers(0, 3)), trace.operations - 1)
+        if rng.random() < 0.9:
+            first.append(row)
+            last.append(end)
+        row = end + 1
+    names = tuple(f"op{k}" for k in range(trace.operations))
+    again = (rng.random(len(first)) < share).astype(int)
+    return replace(
+        trace,
+        names=names,
+        op_name=np.arange(trace.operations),
+        call_first=np.array(first, dtype=np.int64),
+        call_last=np.array(last, dtype=np.int64),
+        call_again=np.array(again, dtype=np.int64),
+    )
+
+
+def values(trace: lgm.Trace, call_of: dict[int, int], again: dict[int, int]) -> dict[tuple[int, int], int]:
+    """What each tensor holds at each row that uses it, if a call makes of what it reads a number of its own.
+
+    `call_of`: the call each row belongs to. `again`: rows that run a call again, all of it.
+    """
+    holds = {t: hash(("old", t)) for t in range(trace.tensors)}
+    uses: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for row, t, write in zip(trace.use_op.tolist(), trace.use_tensor.tolist(), trace.use_write.tolist(), strict=True):
+        uses[row].append((t, write))
+    births: dict[int, list[int]] = defaultdict(list)
+    for t, row in enumerate(trace.tensor_born.tolist()):
+        births[row].append(t)
+    found, row = {}, 0
+    while row < trace.operations:
+        call = again.get(row, call_of.get(row))
+        rows = [row]
+        while row not in again and call is not None and call_of.get(rows[-1] + 1) == call:
+            rows.append(rows[-1] + 1)
+        born = {t for r in rows for t in births[r]}
+        for r in rows:
+            found.update({(r, t): holds[t] for t, _ in uses[r] if t not in born})
+        read = sorted({holds[t] for r in rows for t, _ in uses[r] if t not in born})
+        value = hash((("call", call) if call is not None else ("row", int(trace.op_name[row])), *read))
+        for t in born | {t for r in rows for t, write in uses[r] if write}:
+            holds[t] = value
+        row = rows[-1] + 1
+    return found
+
+
+def calls_by_row(trace: lgm.Trace) -> dict[int, int]:
+    pairs = zip(trace.call_first.tolist(), trace.call_last.tolist(), strict=True)
+    return {row: c for c, (a, b) in enumerate(pairs) for row in range(a, b + 1)}
+
+
+def check_rewritten(trace: lgm.Trace, again: lgm.Trace, remaking: lgm.model.Remaking) -> None:
+    call_of = calls_by_row(trace)
+    at = remaking.at.tolist()
+    names = {f"op{int(trace.call_first[c])} (again)": c for c in range(len(trace.call_first))}
+    rerun = {r: names[again.names[again.op_name[r]]] for r in set(range(again.operations)) - set(at)}
+    expected = values(trace, call_of, {})
+    got = values(again, {at[row]: c for row, c in call_of.items()}, rerun)
+    # A call that was cut by rows between its own is one call all the same; none is.
+    recorded = remaking.tensor.tolist()
+    seen = {(row, recorded[t]): value for (row, t), value in got.items() if recorded[t] >= 0}
+    for (row, t), value in expected.items():
+        assert seen[at[row], t] == value, f"tensor {t} at row {row}"
+
+
+def some_trace(seed: int) -> lgm.Trace:
+    return with_calls(lawless(seed) if seed % 2 else training(3 + seed % 5, seed), seed)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_what_is_made_again_is_what_it_was(seed: int) -> None:
+    trace = some_trace(seed)
+    life = analyze_lifetimes(trace)
+    calls, found = candidates(trace, life)
+    device = lgm.Device(max(int(life.needed.max()), 1), SLOW, SLOW)
+    ways = choose_ways(trace, life, device, calls, found, 1e6)
+    if not ways:
+        return
+    again, remaking = rewrite(trace, calls, ways)
+    # Rows inside of a call would run in the middle of it, where it has written what nobody may see.
+    if all(one.stop in calls.first or one.stop not in calls_by_row(trace) for one, _ in ways):
+        check_rewritten(trace, again, remaking)
+    assert (again.op_last[remaking.at] == remaking.at[trace.op_last]).all()
+    assert set(np.unique(remaking.tensor)) <= set(range(-1, trace.tensors))
+
+
+def test_something_is_made_again() -> None:
+    made = 0
+    for seed in range(60):
+        trace = some_trace(seed)
+        life = analyze_lifetimes(trace)
+        calls, found = candidates(trace, life)
+        made += len(choose_ways(trace, life, lgm.Device(max(int(life.needed.max()), 1), SLOW, SLOW), calls, found, 1e6))
+    assert made > 30
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_plans_that_mix_are_valid_and_not_slower(seed: int, tmp_path: Path) -> None:
+    trace = with_calls(training(12, seed), seed, share=1.0)
+    life = analyze_lifetimes(trace)
+    budget = max(int(life.peak * 0.55), int(life.needed.max()))
+    device = lgm.Device(budget, CHUNK / 2e-3, CHUNK / 2e-3)
+    copied = lgm.analyze(trace, device)
+    mixed = lgm.analyze(trace, device, recompute="auto")
+    lgm.validate(mixed)
+    assert mixed.prediction.step_seconds <= copied.prediction.step_seconds
+    assert mixed.prediction.peak_chunks <= budget
+    lgm.save_plan(mixed, tmp_path / "plan.npz")
+    back = lgm.load_plan(tmp_path / "plan.npz")
+    assert (back.remaking is None) == (mixed.remaking is None)
+    if mixed.remaking is not None and back.remaking is not None:
+        for name in ("at", "tensor", "drop_op", "drop_tensor", "make_op", "make_tensor", "sees"):
+            assert np.array_equal(getattr(back.remaking, name), getattr(mixed.remaking, name))
+        assert back.remaking.origin.operations == trace.operations
+
+
+def test_the_example_made_again() -> None:
+    trace = replace(example(), call_first=np.arange(6), call_last=np.arange(6), call_again=np.array([0, 1, 0, 0, 0, 0]))
+    calls = Calls.of(trace)
+    life = analyze_lifetimes(trace)
+    _, found = candidates(trace, life)
+    (one,) = found
+    assert (one.tensor, one.start, one.stop) == (2, 3, 4)
+    again, remaking = rewrite(trace, calls, [(one, calls.chain((2, one.content), 4, {}) or [])])
+    assert [again.names[k] for k in again.op_name] == ["F1", "F2", "F3", "B3", "F2 (again)", "B2", "B1"]
+    lives = list(zip(again.tensor_born.tolist(), again.tensor_died.tolist(), strict=True))
+    assert lives == [(-1, -1), (0, 6), (1, 2), (2, 3), (4, 5)]
+    assert remaking.tensor.tolist() == [0, 1, 2, 3, 2]
+    assert remaking.at.tolist() == [0, 1, 2, 3, 5, 6]
+    assert (remaking.drop_op.tolist(), remaking.make_op.tolist()) == ([3], [4])
+    assert remaking.sees.tolist() == [0, 1, 0, 0, 0, 0]
+    assert again.chunk_bytes == MIB
+
+
+def test_without_calls_nothing_is_made_again() -> None:
+    plan = lgm.analyze(example(), lgm.Device(2, MIB / 1e-2, MIB / 1e-2), recompute="auto")
+    assert plan.remaking is None
+    with pytest.raises(ValueError, match="recompute='always' is unknown; choose one of auto, never"):
+        lgm.analyze(example(), lgm.Device(2, 1e9, 1e9), recompute="always")  # type: ignore[arg-type]
+
+
+def test_what_is_written_between_is_not_what_it_was() -> None:
+    """`b` is made of `a`, and `a` is written before `b` is needed again: `b` cannot be made of it."""
+    tensors = [(CHUNK, 0, 5), (CHUNK, 1, 5), (CHUNK, 2, 3)]
+    uses = [(1, 0, 0, 1, 0), (2, 1, 0, 1, 0), (4, 0, 0, 1, 1), (5, 1, 0, 1, 0), (3, 2, 0, 1, 0)]
+    calls = {"call_first": list(range(6)), "call_last": list(range(6)), "call_again": [0, 1, 1, 1, 1, 1]}
+    trace = build(6, tensors, uses, **calls)
+    assert [one.tensor for one in candidates(trace, analyze_lifetimes(trace))[1]] == []
+    kept = build(6, tensors, [use for use in uses if use[0] != 4], **calls)
+    assert [one.tensor for one in candidates(kept, analyze_lifetimes(kept))[1]] == [1]
