@@ -59,7 +59,7 @@ LGM = [
     {"codec", "lifetimes", "validate"},
     {"cost", "schedule", "problem", "lanes"},
     {"residual", "bounds", "simulate", "mapping"},
-    {"choice"},
+    {"choice", "checkpoints"},
     {"recompute", "planner"},
     {"rewrite"},
     {"mix"},

@@ -18,7 +18,7 @@ from .session import active_config, core
 
 __all__ = ["Residency", "State", "VTensor", "merge", "residency", "salloc", "split"]
 
-State = Literal["resident", "leaving", "absent", "arriving", "borrowed"]
+State = Literal["resident", "leaving", "absent", "arriving", "borrowed", "dropped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ class Residency:
     absent: int
     arriving: int
     borrowed: int
+    dropped: int
+    """Nowhere: they will be made again when they are needed."""
     clean: int
 
     @property

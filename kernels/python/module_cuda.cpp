@@ -8,6 +8,7 @@
 #include "python/module.h"
 #include "process/registry.h"
 #include "torch/torch_cuda.h"
+#include "torch/torch_seen.h"
 
 namespace py = pybind11;
 
@@ -142,6 +143,7 @@ void bind_cuda(py::module_& m) {
     py::gil_scoped_release unlocked;
     Engine* engine = current_engine();
     if (engine == nullptr) return true;
+    stop_seeing(*engine);
     engine->detach();  // throws if what is absent cannot come back; then nothing changed
     g_driver = nullptr;
     detach_torch_cuda();

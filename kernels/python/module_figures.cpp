@@ -126,7 +126,10 @@ py::dict to_dict(const Snapshot& shot) {
 py::dict to_dict(const Residency& residency) {
   py::dict d;
   d["chunks"] = residency.chunks;
-  for (std::size_t s = 0; s < kStates; ++s) d[name_of(static_cast<State>(s))] = residency.in_state[s];
+  for (std::size_t s = 0; s < kStates; ++s) {
+    const auto state = static_cast<State>(s);
+    if (state != State::given) d[name_of(state)] = residency.in_state[s];  // of no tensor that a person has
+  }
   d["clean"] = residency.clean;
   return d;
 }

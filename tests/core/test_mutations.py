@@ -48,7 +48,9 @@ MUTATIONS = {
         MAPPINGS, "    if (chunk != kNone) order_.after(range.home, fences_.of_chunk(chunk));\n", "    (void)chunk;\n"
     ),
     "a chunk is used again before it was copied": Mutation(
-        MOVES, "  fences_.set_chunk(part.chunk, std::move(after));\n", "  fences_.set_chunk(part.chunk, {});\n"
+        MOVES,
+        "  fences_.set_chunk(part.chunk, std::move(after));\n  chunks_.leave(range, index, !clean);",
+        "  fences_.set_chunk(part.chunk, {});\n  chunks_.leave(range, index, !clean);",
     ),
     "computing waits for a copy while other chunks are free": Mutation(
         MOVES, "  chunks_.leave(range, index, !clean);\n", "  chunks_.leave(range, index);\n"

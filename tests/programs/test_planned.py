@@ -130,9 +130,9 @@ def test_a_shape_that_repeats_during_another_analysis_gets_its_plan_later(monkey
     wait = threading.Event()
     analyze = lgm.analyze
 
-    def slow(*given: Any) -> lgm.Plan:
+    def slow(*given: Any, **options: Any) -> lgm.Plan:
         wait.wait(60)
-        return analyze(*given)
+        return analyze(*given, **options)
 
     monkeypatch.setattr("vtensor.planning.lgm.analyze", slow)
     monkeypatch.setitem(globals(), "wait_for_plan", lambda: None)  # an analysis takes longer than an iteration
