@@ -1,8 +1,8 @@
 """Which layers of a chain to keep, so that the peak is least when the others are made again: optimal checkpoints.
 
-Source: Hong, Tsai, Wang, Liu, Wu, arXiv 2502.12499, and the master's thesis before it. Both of its objectives, each with
-a dynamic program of the complexity it gives; the linear program of its authors' code is not what its text says (it
-returns more than the least peak on most random chains), and n is at most some hundreds, so that n^2 is free.
+Source: Hong, Tsai, Wang, Liu, Wu, arXiv 2502.12499, and the master's thesis before it. Both of its objectives, each
+with a dynamic program of the complexity it gives; the linear program of its authors' code is not what its text says
+(it returns more than the least peak on most random chains), and n is at most some hundreds, so that n^2 is free.
 
 A chain is n layers, of which layer k leaves ``size[k]`` behind. The first and the last are kept. Between two
 checkpoints i < j that follow each other, the layers are made again from i when backward reaches j: while it does, all
@@ -14,6 +14,7 @@ Leaves: finding the chain in a trace, and plans that follow it.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 
@@ -51,7 +52,7 @@ def peak_of(size: Sequence[float] | Floats, checkpoints: Sequence[int]) -> float
     if len(row) == 1:
         return float(row[0])
     before = np.cumsum(row[kept])  # checkpoints up to each
-    peaks = [before[k] + _segments(row, i)[j - i - 1] for k, (i, j) in enumerate(zip(kept[:-1], kept[1:], strict=True))]
+    peaks = [before[k] + _segments(row, i)[j - i - 1] for k, (i, j) in enumerate(itertools.pairwise(kept))]
     return float(max(*peaks, before[-1]))
 
 
@@ -64,18 +65,13 @@ def peak_of_without_freeing(size: Sequence[float] | Floats, checkpoints: Sequenc
         As :func:`peak_of`.
     """
     row, kept = _checked(size, checkpoints)
-    pairs = zip(kept[:-1], kept[1:], strict=True)
+    pairs = itertools.pairwise(kept)
     return float(row[kept].sum() + max((_segments(row, i)[j - i - 1] - row[j] for i, j in pairs), default=0.0))
 
 
 def _checked(size: Sequence[float] | Floats, checkpoints: Sequence[int]) -> tuple[Floats, list[int]]:
     row, kept = _sizes(size), list(checkpoints)
-    if (
-        not kept
-        or kept[0] != 0
-        or kept[-1] != len(row) - 1
-        or any(a >= b for a, b in zip(kept, kept[1:], strict=False))
-    ):
+    if not kept or kept[0] != 0 or kept[-1] != len(row) - 1 or any(a >= b for a, b in itertools.pairwise(kept)):
         raise LgmError("checkpoints are layers in order, the first and the last of the chain among them")
     return row, kept
 
