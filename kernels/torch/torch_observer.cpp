@@ -133,7 +133,7 @@ void before_writes(Thread& thread, Engine& engine) {
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function) {
   Thread& thread = this_thread();
   Engine* engine = current_engine();
-  const Traits& traits = traits_of(function);
+  const Traits traits = traits_of(function);  // a copy: what is made again meanwhile is observed too, and looked up in the same place
   if (thread.frames.empty()) thread.engine = engine;
   Streams* streams = engine != nullptr ? engine->streams() : nullptr;
   // An operation that itself enabled vtensor ends before it is observed: nested in it, nothing is.

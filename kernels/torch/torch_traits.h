@@ -45,7 +45,7 @@ struct Traits {
   bool autocast = false;        // under autocast it casts its arguments and calls itself again
 };
 
-// Of the operator whose operation begins.
+// Of the operator whose operation begins. Stays until the thread observes another operation.
 const Traits& traits_of(const at::RecordFunction& function);
 
 }  // namespace vt
