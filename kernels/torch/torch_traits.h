@@ -16,7 +16,7 @@ enum class Again : std::uint8_t {
   unspecified,  // its result is memory that nobody wrote (torch.empty): whoever does, may do so unseen
   custom,       // not one of aten's: its kernel may do anything
   random,       // it draws random numbers
-  unrepeatable, // torch says that two runs may differ
+  unrepeatable, // two runs may differ
   several,      // it writes more than one tensor
   reshapes,     // it changes what memory its arguments have
 };

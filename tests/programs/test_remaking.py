@@ -65,12 +65,18 @@ def test_every_operator_is_made_again_on_an_ordered_device(late: bool) -> None:
 # Why operators are never run again; a few hundred others are.
 REASONS = {
     "it draws random numbers",
+    "two runs may differ",
     "it writes several tensors",
     "its result is memory that nobody wrote",
     "it changes the memory of its argument",
     "not one of torch's own operators",
     "an argument is no plain tensor or number, or not managed and large",
 }
+
+
+# Verifying compares whole allocations, and these leave bytes unwritten that no tensor shows (unique_consecutive cuts
+# its result from a larger one). What tensors show is compared where everything is dropped, above.
+UNSHOWN = {"aten::_embedding_bag", "aten::col2im", "aten::mse_loss", "aten::smooth_l1_loss", "aten::unique_consecutive"}
 
 
 def check_verified(samples: int, *, every_way: bool) -> None:
@@ -85,7 +91,7 @@ def check_verified(samples: int, *, every_way: bool) -> None:
                 run(case.call, case.given, lambda: None)
             assert vtensor.memory_stats()["drops"] == 0
     verified = core.verified()
-    assert [name for name, _, different, _, _ in verified if different > 0] == []
+    assert [name for name, _, different, _, _ in verified if different > 0 and name not in UNSHOWN] == []
     assert sum(alike > 0 for _, alike, _, _, _ in verified) > 450
     never = {name: why for name, alike, _, _, why in verified if alike == 0 and why}
     print(f"{len(verified)} operators, never run again: {never}")
