@@ -18,7 +18,7 @@ from . import planner
 from .errors import InfeasibleError
 from .lifetimes import analyze_lifetimes
 from .model import Device, Plan, Trace
-from .planner import Progress, Switches
+from .planner import GAIN, Progress, Switches
 from .recompute import candidates, choose_ways
 from .rewrite import rewrite
 
@@ -28,7 +28,6 @@ Recompute = Literal["auto", "never"]
 
 _PRICES = (1.0, 0.3, 4.0, 20.0)  # seconds of computing for a second of copying
 _MANY = 4000  # operations, from which on there is time for the first price only
-_GAIN = 0.002
 
 
 def analyze(
@@ -68,7 +67,7 @@ def analyze(
     prices = _PRICES if trace.operations < _MANY else _PRICES[:1]
     part = 1 / (1 + len(prices))
     best = planner.analyze(trace, device, switches, lambda what, share: say(what, share * part))
-    if best.prediction.step_seconds <= trace.seconds * (1 + _GAIN):
+    if best.prediction.step_seconds <= trace.seconds * (1 + GAIN):
         return best
     life = analyze_lifetimes(trace)
     calls, found = candidates(trace, life)

@@ -23,13 +23,13 @@ from .problem import Cover
 from .schedule import Moves, Timing, nominal, schedule
 from .simulate import run_plan
 
-__all__ = ["Switches", "analyze", "demand", "select", "settle"]
+__all__ = ["GAIN", "Progress", "Switches", "analyze", "demand", "select", "settle"]
 
 Progress = Callable[[str, float], None]
 
 _EFFORT = 160_000  # operations to simulate in an analysis, more or less: its time stays below 3 s for 20,000
 _ROUNDS = 6
-_GAIN = 0.002  # of a step: less is not worth another round
+GAIN = 0.002  # of a step: less is not worth another round
 _HASTES = (1.0, 0.92)
 _WHILE_RESERVING = 0.1  # seconds for improving a choice that only shows what a reservation is worth
 
@@ -195,11 +195,11 @@ def settle(
         for _ in range(rounds):
             moves = schedule(trace, device, life, used, begin=begin, timing=timing)
             prediction, line = run_plan(trace, device, life, moves)
-            if best is None or prediction.step_seconds < best[1].step_seconds * (1 - _GAIN):
+            if best is None or prediction.step_seconds < best[1].step_seconds * (1 - GAIN):
                 best, worse = (moves, prediction), 0
             else:
                 worse += 1
-            if prediction.waits_seconds < _GAIN * prediction.step_seconds or timing == "on_demand":
+            if prediction.waits_seconds < GAIN * prediction.step_seconds or timing == "on_demand":
                 return best
             if worse == 3:
                 break
@@ -210,24 +210,7 @@ def settle(
 
 
 def analyze(trace: Trace, device: Device, switches: Switches | None = None, progress: Progress | None = None) -> Plan:
-    """Make a plan.
-
-    Parameters
-    ----------
-    trace
-        One iteration.
-    device
-        The budget and the speeds.
-    switches
-        Default: the product's heuristics.
-    progress
-        Called with what is being done and how much of all is done, 0 to 1.
-
-    Raises
-    ------
-    InfeasibleError
-        If one operation needs more than the budget.
-    """
+    """Make a plan by which all that leaves is copied. Arguments and errors are those of :func:`lgm.mix.analyze`."""
     switches = switches or Switches()
     say = progress or (lambda _what, _share: None)
     say("lifetimes", 0.0)
@@ -260,7 +243,7 @@ def analyze(trace: Trace, device: Device, switches: Switches | None = None, prog
 def _better(found: list[tuple[Moves, Prediction]]) -> tuple[Moves, Prediction]:
     """The fastest; of those about as fast, the one that copies least."""
     least = min(prediction.step_seconds for _, prediction in found)
-    alike = [each for each in found if each[1].step_seconds <= least * (1 + _GAIN)]
+    alike = [each for each in found if each[1].step_seconds <= least * (1 + GAIN)]
     return min(alike, key=lambda each: int(each[0].out_bytes.sum() + each[0].in_bytes.sum()))
 
 
@@ -297,11 +280,11 @@ def _reserve(
         predicted = settle(trace, device, life, timing, used, effort.reserving)[1]
         seconds = predicted.step_seconds
         say("reservation", 0.1 + 0.5 * (k + 1) / len(candidates))
-        if seconds < least * (1 - _GAIN):
+        if seconds < least * (1 - GAIN):
             best, least, worse = reservation, seconds, 0
         else:
             worse += 1
-        if worse == 2 or predicted.waits_seconds < _GAIN * seconds:
+        if worse == 2 or predicted.waits_seconds < GAIN * seconds:
             break
     return best
 

@@ -42,16 +42,24 @@ void Remake::end(const std::shared_ptr<Step>& step, std::span<Range* const> resu
 
 void Remake::before_write(Range& range) {
   Lock lock(mutex_);
+  end_content(lock, range, false);
+}
+
+void Remake::lose_sight(Lock& lock, Range& range) { end_content(lock, range, true); }
+
+// What could not be made again without it is there first; where it is written unseen, all that was made of it, as it may have been.
+void Remake::end_content(Lock& lock, Range& range, bool unseen) {
   for (;;) {
     if (recipes_.dropped(range)) {
       Range* const self = &range;
-      bring(lock, {&self, 1}, false);
+      bring(lock, {&self, 1}, unseen);
     } else if (recipes_.being_read(range)) {
       await(lock);
-    } else if (recipes_.must_stay(range)) {
-      bring(lock, recipes_.dependents(range), false);
     } else {
-      break;
+      const bool needed = unseen || recipes_.must_stay(range);
+      const auto made_of_it = needed ? recipes_.dependents(range) : std::vector<Range*>{};
+      if (made_of_it.empty()) break;
+      bring(lock, made_of_it, unseen);
     }
   }
   recipes_.forget(range);
@@ -61,22 +69,6 @@ void Remake::await(Lock& lock) {
   ++ground_.standing;
   made_.wait(lock);
   --ground_.standing;
-}
-
-void Remake::lose_sight(Lock& lock, Range& range) {
-  for (;;) {
-    if (recipes_.dropped(range)) {
-      Range* const self = &range;
-      bring(lock, {&self, 1}, true);
-    } else if (recipes_.being_read(range)) {
-      await(lock);
-    } else if (const auto made_of_it = recipes_.dependents(range); !made_of_it.empty()) {
-      bring(lock, made_of_it, true);
-    } else {
-      break;
-    }
-  }
-  recipes_.forget(range);
 }
 
 bool Remake::outlives(Range& range) {
@@ -94,18 +86,17 @@ bool Remake::may_drop(const Range& range) const {
          recipes_.can_make(range) && !recipes_.being_read(range) && !contains(claimed_, &range);
 }
 
-std::size_t Remake::leave(Range& range, std::uint32_t first, std::uint32_t last, std::size_t most) {
+void Remake::leave(Range& range, std::uint32_t first, std::uint32_t last) {
   if (verify_) {
     doubted_.push_back({&range, range.serial, 0, range.chunks});
     doubts_.store(true);
-    return 0;
+    return;
   }
-  std::size_t left = 0;
-  for (std::uint32_t i = first; i < std::min(last, range.chunks) && left < most; ++i) {
+  for (std::uint32_t i = first; i < std::min(last, range.chunks); ++i) {
     VTensor& part = range.parts[i];
     const bool resident = part.state == State::resident;
     if ((!resident && part.state != State::absent) || part.pins != 0) continue;
-    if (left == 0 && !recipes_.dropped(range)) {  // first, as what is dropped needs what it is made of
+    if (!recipes_.dropped(range)) {  // first, as what is dropped needs what it is made of
       recipes_.drop(range);
       dropped_.push_back(&range);
     }
@@ -113,7 +104,6 @@ std::size_t Remake::leave(Range& range, std::uint32_t first, std::uint32_t last,
     const bool pinned = range.pins.load() != 0;
     const Status status = pinned ? kOk : moves_.drop(range, i);
     if (!pinned && status.ok()) {
-      ++left;
       ++ground_.counters.drops;
       ground_.press();
       continue;
@@ -129,14 +119,13 @@ std::size_t Remake::leave(Range& range, std::uint32_t first, std::uint32_t last,
     std::erase(dropped_, &range);
     release_orphans();
   }
-  return left;
 }
 
 void Remake::drop(std::span<const PlannedMove> moves) {
   Call call(mutex_, ground_);
   for (const PlannedMove& move : moves) {
     const bool alive = move.range->serial == move.serial && move.range->life == Life::live;
-    if (alive && may_drop(*move.range)) leave(*move.range, move.first, move.last, move.range->chunks);
+    if (alive && may_drop(*move.range)) leave(*move.range, move.first, move.last);
   }
 }
 

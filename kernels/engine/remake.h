@@ -51,10 +51,6 @@ class Remake {
   void resume();
 
   // --- what requires the lock -------------------------------------------------------------------------------
-  // Whether a tensor may be dropped.
-  bool may_drop(const Range& range) const;
-  // Drops up to `most` of vTensors [first, last). Returns how many left. Pre: may_drop().
-  std::size_t leave(Range& range, std::uint32_t first, std::uint32_t last, std::size_t most);
   // Makes tensors again. Lets go of the lock.
   void bring(Lock& lock, std::span<Range* const> ranges, bool aside);
   // A tensor may be written unseen from now on, or is: what was made of it is there first. Lets go of the lock.
@@ -64,6 +60,9 @@ class Remake {
   std::string validate() const { return recipes_.validate(); }
 
  private:
+  bool may_drop(const Range& range) const;
+  void leave(Range& range, std::uint32_t first, std::uint32_t last);
+  void end_content(Lock& lock, Range& range, bool unseen);
   void perform(Lock& lock, Recipes::Run& run, const Remaker::Take& take, bool aside);
   void release_orphans();
   void await(Lock& lock);  // until some run has ended

@@ -20,12 +20,6 @@ namespace {
 
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
-Engine& current() {
-  Engine* engine = current_engine();
-  if (engine == nullptr) throw InvalidUse("vtensor is not enabled");
-  return *engine;
-}
-
 void bind_product(py::module_& m) {
   m.def(
       "start",
@@ -150,6 +144,13 @@ void bind_product(py::module_& m) {
 }
 
 }  // namespace
+
+Engine& current() {
+  Engine* engine = current_engine();
+  if (engine == nullptr) throw InvalidUse("vtensor is not enabled");
+  return *engine;
+}
+
 }  // namespace vt
 
 PYBIND11_MODULE(_vtensor_native, m) {

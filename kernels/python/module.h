@@ -37,6 +37,8 @@ pybind11::dict to_dict(const Recorder& recorder);
 // Pre: vtensor/planning.py made it of a plan that was checked. Throws InvalidUse if lengths do not fit.
 std::unique_ptr<Plan> plan_from(const pybind11::dict& given);
 
+// The product's engine; throws InvalidUse if there is none.
+Engine& current();
 inline const void* pointer(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
 
 void bind_parts(pybind11::module_& m);     // module_parts.cpp

@@ -3,7 +3,6 @@
 // Covers: seeing, dropping and comparing, by address; what verifying found.
 // Leaves: all of it to torch_seen.h and engine/remake.h.
 
-#include "process/registry.h"
 #include "python/module.h"
 #include "torch/torch_remaker.h"
 #include "torch/torch_seen.h"
@@ -14,12 +13,6 @@ namespace vt {
 namespace {
 
 using Unlocked = py::call_guard<py::gil_scoped_release>;
-
-Engine& current() {
-  Engine* engine = current_engine();
-  if (engine == nullptr) throw InvalidUse("vtensor is not enabled");
-  return *engine;
-}
 
 }  // namespace
 
@@ -35,7 +28,7 @@ void bind_remaking(py::module_& m) {
   m.def(
       "drop",
       [](std::uintptr_t a) {
-        Range* range = current().find(reinterpret_cast<const void*>(a));
+        Range* range = current().find(pointer(a));
         if (range == nullptr) return;
         const PlannedMove all{range, range->serial, 0, range->chunks};
         current().remake().drop({&all, 1});

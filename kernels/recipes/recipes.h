@@ -9,7 +9,7 @@
 // (dependents(), must_stay()).
 //
 // Covers: the graph, counting who needs what, what must be made to bring a content back, in which order.
-// Leaves: making it (torch/replays.h), chunks (engine/drops.h), what a step does (Operation is opaque here).
+// Leaves: making it (torch_remaker.h), chunks (engine/remake.h), what a step does (Operation is opaque here).
 // Requires: the engine's lock.
 #pragma once
 
@@ -111,7 +111,6 @@ class Recipes {
 
   // Nothing was ever seen. Pre: nothing is dropped.
   void clear();
-  std::size_t contents() const noexcept { return held_.size(); }
   // Empty, or what is broken.
   std::string validate() const;
 

@@ -27,16 +27,6 @@ Address storage_of(const c10::TensorImpl& impl) {
   return reinterpret_cast<Address>(impl.unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get());
 }
 
-// Elements from the first to behind the last that a tensor can reach.
-std::int64_t reach(const c10::TensorImpl& impl) {
-  std::int64_t last = 0;
-  for (std::int64_t d = 0; d < impl.dim(); ++d) {
-    if (impl.sizes()[d] == 0) return 0;
-    last += (impl.sizes()[d] - 1) * impl.strides()[d];
-  }
-  return last + 1;
-}
-
 bool is_plain_value(const c10::IValue& value) {
   return value.isNone() || value.isInt() || value.isDouble() || value.isBool() || value.isComplexDouble() || value.isString() ||
          value.isDevice() || value.isIntList() || value.isDoubleList() || value.isBoolList();

@@ -30,17 +30,12 @@ Use extent(Engine& engine, Range& range, const c10::TensorImpl& tensor, const vo
   Use all = engine.whole(range, write);
   all.whole = false;
   if (tensor.has_symbolic_sizes_strides() || tensor.is_nested()) return all;
-  std::int64_t last = tensor.storage_offset();
-  const auto sizes = tensor.sizes();
-  const auto strides = tensor.strides();
-  for (std::size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] == 0) return engine.part(range, 0, 0, write);
-    last += (sizes[d] - 1) * strides[d];
-  }
+  const std::int64_t elements = reach(tensor);
+  if (elements == 0) return engine.part(range, 0, 0, write);
   const Bytes item = tensor.itemsize();
   const Bytes start = reinterpret_cast<Address>(storage) - range.base;
   return engine.part(range, start + static_cast<Bytes>(tensor.storage_offset()) * item,
-                     start + static_cast<Bytes>(last + 1) * item, write);
+                     start + static_cast<Bytes>(tensor.storage_offset() + elements) * item, write);
 }
 
 // `changes`: it may be written, though the schema may not say it.

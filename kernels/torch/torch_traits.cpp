@@ -112,6 +112,15 @@ const Traits& traits_of(const at::RecordFunction& function) {
   return entry;
 }
 
+std::int64_t reach(const c10::TensorImpl& impl) {
+  std::int64_t last = 0;
+  for (std::int64_t d = 0; d < impl.dim(); ++d) {
+    if (impl.sizes()[d] == 0) return 0;
+    last += (impl.sizes()[d] - 1) * impl.strides()[d];
+  }
+  return last + 1;
+}
+
 const char* why_not(Again again) noexcept {
   switch (again) {
     case Again::yes: return "";

@@ -1,6 +1,6 @@
 // What an operator does with its arguments, looked up once per operator.
 //
-// Covers: which arguments it reads and writes, whether it is made of others, whether it can be run again.
+// Covers: how far arguments reach, which of them it reads and writes, whether it is made of others, whether it can be run again.
 // Leaves: what follows (torch_observer.cpp).
 #pragma once
 
@@ -44,6 +44,9 @@ struct Traits {
   std::uint8_t fresh = 0;       // tensors it returns that are no views of its arguments
   bool autocast = false;        // under autocast it casts its arguments and calls itself again
 };
+
+// Elements from a dense tensor's first to behind the last that it can reach; 0 if it has none.
+std::int64_t reach(const c10::TensorImpl& tensor);
 
 // Of the operator whose operation begins. Stays until the thread observes another operation.
 const Traits& traits_of(const at::RecordFunction& function);

@@ -94,7 +94,7 @@ MUTATIONS = {
         "void OrderedMoves::quiesce(Lock& lock) {\n",
     ),
     "a source is written before what was made of it is there": Mutation(
-        REMAKE, "      bring(lock, recipes_.dependents(range), false);\n", "      break;\n", REMAKING
+        REMAKE, "if (made_of_it.empty()) break;", "if (made_of_it.empty() || !unseen) break;", REMAKING
     ),
     "a source is freed": Mutation(
         REMAKE, "  if (recipes_.must_stay(range)) return range.orphaned = true;\n", "", REMAKING
@@ -107,20 +107,20 @@ MUTATIONS = {
     ),
     "what was given away is read as it was": Mutation(
         REMAKE,
-        "      break;\n    }\n  }\n  recipes_.forget(range);\n}\n\nbool",
-        "      break;\n    }\n  }\n}\n\nbool",
+        "    }\n  }\n  recipes_.forget(range);\n",
+        "    }\n  }\n  if (!unseen) recipes_.forget(range);\n",
         REMAKING,
     ),
     "what is made of it does not come back before its address is given away": Mutation(
-        REMAKE, "      bring(lock, made_of_it, true);\n", "      break;\n", REMAKING
+        REMAKE, "if (made_of_it.empty()) break;", "if (made_of_it.empty() || unseen) break;", REMAKING
     ),
     "what is pinned is dropped": Mutation(
         REMAKE, "const bool pinned = range.pins.load() != 0;", "const bool pinned = false;", REMAKING
     ),
     "what an operation overwrote is remembered as it was": Mutation(
         REMAKE,
-        "      break;\n    }\n  }\n  recipes_.forget(range);\n}\n\nvoid",
-        "      break;\n    }\n  }\n}\n\nvoid",
+        "    }\n  }\n  recipes_.forget(range);\n",
+        "    }\n  }\n  if (unseen) recipes_.forget(range);\n",
         REMAKING,
     ),
 }

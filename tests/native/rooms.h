@@ -86,6 +86,11 @@ struct Rooms {
     finish();
     CHECK(range.parts[index].state == State::absent);
   }
+  // A piece leaves without a copy.
+  void drop(Range& range, std::uint32_t index) {
+    range.missing.fetch_add(range.parts[index].state == State::resident);
+    CHECK(moves.drop(range, index).ok() && range.parts[index].state == State::dropped);
+  }
   // It comes back, and is there when this returns.
   void fetch(Range& range, std::uint32_t index) {
     ChunkId chunk = kNone;
