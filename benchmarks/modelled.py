@@ -1,19 +1,19 @@
 """What a GPU would take, by arithmetic: recorded iterations on a modelled device (``kernels/testing/driver_model.h``).
 
 Covers: replaying a trace on the real engine with and without a plan, with an H100's costs of calls (C3m).
-Leaves: what a real GPU takes (``gpu_check``). Kernels are as long as in the trace, scaled; nothing but the engine, the
-plan runner and the planner is real, and nothing is measured by a clock: the figures are the same on every machine.
+Leaves: what a real GPU takes (``gpu_check``), how long an operation takes there (``lgm.gpus``). Nothing but the engine,
+the plan runner and the planner is real, and nothing is measured by a clock: the figures are the same on every machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import get_args
 
 import lgm
+from lgm.gpus import GPUS, Numbers, on_gpu
 from lgm.lifetimes import analyze_lifetimes
 from vtensor import native
 from vtensor.plans import install
@@ -39,7 +39,7 @@ class Costs:
 
 
 # The first two as torch and CUDA usually have them; mapping as measured (results/gpu_costs*).
-H100 = Costs(launch_ns=5_000, call_ns=1_500, map_ns=30_000, piece_ns=2_000)
+COSTS = Costs(launch_ns=5_000, call_ns=1_500, map_ns=30_000, piece_ns=2_000)
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,19 @@ class Run:
     remaps: int
     """Of the last iteration."""
     host_waits: int
+    made_again: int
+    """Bytes, of the last iteration."""
 
 
 def replay(
-    trace: lgm.Trace, budget_chunks: int, speed: float, costs: Costs, *, plan: bool, iterations: int = 10
+    trace: lgm.Trace,
+    budget_chunks: int,
+    speed: float,
+    costs: Costs,
+    *,
+    plan: bool,
+    iterations: int = 10,
+    recompute: lgm.Recompute = "never",
 ) -> Run:
     """So many iterations of a trace on a device with `speed` bytes a second each way."""
     device = native.load().parts.Replay(
@@ -71,7 +80,7 @@ def replay(
         seconds = device.iteration()
         if device.boundary() and plan:
             recording = make_recording(device.recorded_iteration(), trace.chunk_bytes)
-            made = lgm.analyze(recording.trace, lgm.Device(budget_chunks, speed, speed))
+            made = lgm.analyze(recording.trace, lgm.Device(budget_chunks, speed, speed), recompute=recompute)
             timed = recording.trace.seconds
             install(device, made, recording)
     after = device.snapshot()
@@ -82,41 +91,43 @@ def replay(
         timed,
         after["remaps"] - before["remaps"],
         after["host_waits"] - before["host_waits"],
+        after["made_bytes"] - before["made_bytes"],
     )
 
 
-def like_a_gpu(name: str, seconds: float, copying: float) -> tuple[lgm.Trace, int, float]:
-    """A trace whose step takes so long, its peak in chunks, and a link that carries as much in so long."""
-    trace = lgm.load_trace(TRACES / f"{name}.npz")
-    trace = replace(trace, op_ns=(trace.op_ns * (seconds / trace.seconds)).astype(np.int64))
-    peak = analyze_lifetimes(trace).peak
-    return trace, peak, peak * trace.chunk_bytes / copying
+NAMES = ("resnet50", "gpt2", "bert", "vit")
+BATCH = {"fp32": 8, "bf16": 16}  # times the recorded one: the peak is some gigabytes
 
 
-# Seconds of a step, and of copying the peak one way at 47 GB/s: what an H100 took, or would, in bf16.
-MODELS = {"resnet50": (0.060, 0.112), "gpt2": (0.090, 0.243), "bert": (0.090, 0.170), "vit": (0.090, 0.170)}
-
-
-def cases() -> Iterator[tuple[str, lgm.Trace, int, float]]:
-    for name, (seconds, copying) in MODELS.items():
-        yield (name, *like_a_gpu(name, seconds, copying))
+def case(name: str, gpu: str, numbers: Numbers) -> tuple[lgm.Trace, int]:
+    """A model as it would be on a GPU, and its peak in chunks."""
+    trace = on_gpu(lgm.load_trace(TRACES / f"{name}.npz"), GPUS[gpu], numbers, BATCH[numbers], chunk_bytes=16 << 20)
+    return trace, analyze_lifetimes(trace).peak
 
 
 def run() -> None:
-    rows: list[Row] = []
-    for name, trace, peak, speed in cases():
-        plain = replay(trace, 4 * peak, speed, H100, plan=False)
-        for share in (0.75, 0.5, 0.35):
-            budget = int(peak * share)
-            lru = replay(trace, budget, speed, H100, plan=False)
-            planned = replay(trace, budget, speed, H100, plan=True)
-            rows.append({
-                "model": name, "budget": f"{share:.0%}",
-                "lru / plain": round(lru.seconds / plain.seconds, 3),
-                "plan / plain": round(planned.seconds / plain.seconds, 3),
-                "predicted / plain": round(planned.predicted / plain.seconds, 3),
-                "timed / plain": round(planned.timed / plain.seconds, 3),
-                "mapped anew (chunks/step)": planned.remaps, "host waits/step": planned.host_waits,
-            })  # fmt: skip
-            print(rows[-1], flush=True)
-    write("modelled", rows, "Recorded iterations on a modelled H100 (C3m): by arithmetic, no clock.")
+    for gpu in ("h100", "rtx3060-laptop", "gtx1650"):
+        rows: list[Row] = []
+        for numbers in get_args(Numbers):
+            for name in NAMES:
+                rows += compare(name, *case(name, gpu, numbers), GPUS[gpu].link, numbers)
+        note = f"Recorded iterations on a modelled {GPUS[gpu].title} (C3m): by arithmetic (lgm/gpus.py), no clock."
+        write(f"modelled_{gpu}", rows, note)
+
+
+def compare(name: str, trace: lgm.Trace, peak: int, speed: float, numbers: str) -> Iterator[Row]:
+    plain = replay(trace, 4 * peak, speed, COSTS, plan=False).seconds
+    for share in (0.75, 0.5, 0.35):
+        budget = int(peak * share)
+        lru = replay(trace, budget, speed, COSTS, plan=False)
+        copied = replay(trace, budget, speed, COSTS, plan=True)
+        mixed = replay(trace, budget, speed, COSTS, plan=True, recompute="auto")
+        row = {
+            "model": name, "numbers": numbers, "peak (GiB)": round(peak * trace.chunk_bytes / 2**30, 1),
+            "step (ms)": round(plain * 1e3, 1), "budget": f"{share:.0%}", "lru / plain": round(lru.seconds / plain, 3),
+            "copied / plain": round(copied.seconds / plain, 3), "both / plain": round(mixed.seconds / plain, 3),
+            "predicted / plain": round(mixed.predicted / plain, 3),
+            "made again (GiB/step)": round(mixed.made_again / 2**30, 1), "planned": mixed.planned,
+        }  # fmt: skip
+        print(row, flush=True)
+        yield row

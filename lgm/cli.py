@@ -10,11 +10,13 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 from . import codec, report
 from .errors import LgmError
+from .gpus import GPUS, Numbers, on_gpu
 from .lifetimes import analyze_lifetimes
-from .mix import analyze
+from .mix import Recompute, analyze
 from .model import HOST_COSTS, Device, Trace
 from .planner import Switches
 from .simulate import run_on_demand
@@ -29,7 +31,7 @@ the training machine or anywhere else.
 
   vtensor run --budget 4GiB --save-trace trace.npz train.py     record (with vtensor, where torch is)
   lgm show trace.npz                                            what the iteration needs
-  lgm fit trace.npz --link 12GB/s                               the smallest budget for each step time
+  lgm fit trace.npz --gpu rtx3060-laptop                        what a step takes at each budget
   lgm analyze trace.npz --budget 4GiB --link 12GB/s -o plan.npz make a plan, and predict its step time
   lgm show plan.npz --picture plan.png                          see it
   vtensor run --budget 4GiB --plan plan.npz train.py            run by it
@@ -54,6 +56,16 @@ class _Bar:
             )
 
 
+def _trace(options: argparse.Namespace) -> Trace:
+    """As recorded, or as it would be on the GPU asked for."""
+    trace = codec.load_trace(options.trace)
+    if options.gpu is None:
+        return trace
+    trace = on_gpu(trace, GPUS[options.gpu], options.numbers, options.batch)
+    print(f"  {GPUS[options.gpu].title}, {options.numbers}, times by arithmetic (lgm/gpus.py)")
+    return trace
+
+
 def _device(options: argparse.Namespace, trace: Trace) -> Device:
     peak = analyze_lifetimes(trace).peak
     budget = getattr(options, "budget", None)
@@ -63,8 +75,9 @@ def _device(options: argparse.Namespace, trace: Trace) -> Device:
         chunks = int(peak * _number(budget))
     else:
         chunks = parse_bytes(budget, "--budget") // trace.chunk_bytes
-    out = parse_speed(options.link_out or options.link, "--link")
-    back = parse_speed(options.link_in or options.link, "--link")
+    link = options.link or (f"{max(GPUS[options.gpu].link, 1):.0f}B/s" if options.gpu else "12GB/s")
+    out = parse_speed(options.link_out or link, "--link")
+    back = parse_speed(options.link_in or link, "--link")
     costs = HOST_COSTS if options.device == "host" else {}
     return Device(max(chunks, 1), out, back, latency=options.latency, tax=options.tax, **costs)
 
@@ -77,7 +90,7 @@ def _number(text: str) -> float:
 
 
 def _analyze(options: argparse.Namespace) -> int:
-    trace = codec.load_trace(options.trace)
+    trace = _trace(options)
     switches = Switches(
         options.costs,
         options.leads,
@@ -97,7 +110,7 @@ def _analyze(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    trace = codec.load_trace(options.trace)
+    trace = _trace(options)
     device = _device(options, trace)
     bar = _Bar()
     rows: list[tuple[str, Callable[[], float]]] = [
@@ -143,8 +156,10 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _fit(options: argparse.Namespace) -> int:
-    trace = codec.load_trace(options.trace)
-    print(report.fit(trace, _device(options, trace), progress=_Bar()))
+    trace = _trace(options)
+    one_memory = options.gpu is not None and GPUS[options.gpu].link == 0
+    ways: tuple[Recompute, ...] = ("only",) if one_memory else get_args(Recompute)
+    print(report.fit(trace, _device(options, trace), _Bar(), ways))
     return 0
 
 
@@ -174,7 +189,14 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--tax", type=float, default=0.0, metavar="SECONDS", help="of computing lost for each byte copied"
         )
-        sub.add_argument("--link", default="12GB/s", help="copy speed of each direction (default: 12GB/s)")
+        sub.add_argument(
+            "--gpu",
+            choices=sorted(GPUS),
+            help="what it would take there, by arithmetic (a trace of a processor)",
+        )
+        sub.add_argument("--numbers", choices=get_args(Numbers), default="fp32", help="with --gpu: in which format")
+        sub.add_argument("--batch", type=int, default=1, metavar="N", help="with --gpu: N times as large")
+        sub.add_argument("--link", help="copy speed of each direction (default: the GPU's, or 12GB/s)")
         sub.add_argument("--link-out", metavar="SPEED", help="of the direction to the host, where it differs")
         sub.add_argument("--link-in", metavar="SPEED", help="of the direction to the device, where it differs")
         sub.add_argument("--latency", type=float, default=0.0, metavar="SECONDS", help="of each copy beside its bytes")
@@ -186,9 +208,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--output", metavar="PLAN", help="write the plan")
     sub.add_argument(
         "--recompute",
-        choices=["auto", "never"],
-        default="never",
-        help="whether what is cheap is made again, not copied",
+        choices=get_args(Recompute),
+        default="auto",
+        help="whether what is cheaper to make again is not copied; only: nothing is copied (default: auto)",
     )
     sub.add_argument("--costs", choices=["auto", "moves", "equal"], default="auto", help="price of being away")
     sub.add_argument(
@@ -221,7 +243,7 @@ def _parser() -> argparse.ArgumentParser:
         "--graph", type=int, nargs="?", const=40, default=0, metavar="N", help="list N layers of the graph"
     )
 
-    sub = command("fit", _fit, "find the smallest budget for each step-time ratio")
+    sub = command("fit", _fit, "what a step takes at each budget: copying only, making again only, and both")
     sub.add_argument("trace")
     device(sub)
 

@@ -14,20 +14,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, get_args
 
+import numpy as np
+
 from . import planner
 from .errors import InfeasibleError
 from .lifetimes import analyze_lifetimes
 from .model import Device, Plan, Trace
+from .only import analyze_only
 from .planner import GAIN, Progress, Switches
-from .recompute import candidates, choose_ways
+from .recompute import candidates, choose_makings, copying_seconds
 from .rewrite import rewrite
 
 __all__ = ["Recompute", "analyze"]
 
-Recompute = Literal["auto", "never"]
+Recompute = Literal["auto", "never", "only"]
 
-_PRICES = (1.0, 0.3, 4.0, 20.0)  # seconds of computing for a second of copying
-_MANY = 4000  # operations, from which on there is time for the first price only
+_TRIES = 8  # prices
+_EFFORT = 16_000  # operations to plan for, in all of them
 
 
 def analyze(
@@ -52,38 +55,78 @@ def analyze(
         Called with what is being done and how much of all is done, 0 to 1.
     recompute
         ``"auto"``: what is cheaper to make again than to copy is; the fastest plan simulated is kept, so that none is
-        slower than copying alone. ``"never"``: all that leaves is copied.
+        slower than copying alone. ``"never"``: all that leaves is copied. ``"only"``: nothing is copied.
 
     Raises
     ------
     InfeasibleError
-        If one operation needs more than the budget.
+        If one operation needs more than the budget; with ``"only"``, if not enough can be made again.
     """
     if recompute not in get_args(Recompute):
         raise ValueError(f"recompute={recompute!r} is unknown; choose one of {', '.join(get_args(Recompute))}")
     say = progress or (lambda _what, _share: None)
+    if recompute == "only":
+        return analyze_only(trace, device, switches, say)
     if recompute == "never" or not len(trace.call_first):
         return planner.analyze(trace, device, switches, say)
-    prices = _PRICES if trace.operations < _MANY else _PRICES[:1]
-    part = 1 / (1 + len(prices))
+    part = 1 / (1 + _most_tries(trace))
     best = planner.analyze(trace, device, switches, lambda what, share: say(what, share * part))
-    if best.prediction.step_seconds <= trace.seconds * (1 + GAIN):
-        return best
-    life = analyze_lifetimes(trace)
-    calls, found = candidates(trace, life)
-    tried: set[tuple[int, ...]] = {()}
-    for k, price in enumerate(prices, start=1):
-        ways = choose_ways(trace, life, device, calls, found, price)
-        key = tuple(sorted(one.gaps[0] for one, _ in ways))
-        if key in tried:
-            continue
-        tried.add(key)
-        again, remaking = rewrite(trace, calls, ways)
-        try:
-            plan = planner.analyze(again, device, switches, lambda what, share, k=k: say(what, (k + share) * part))  # type: ignore[misc]
-        except InfeasibleError:
-            continue  # what is needed while one of them is made again does not fit
-        if plan.prediction.step_seconds < best.prediction.step_seconds:
-            best = replace(plan, remaking=remaking)
+    if best.prediction.step_seconds > trace.seconds * (1 + GAIN):
+        best = _Search(trace, device, switches, lambda what, share: say(what, part + (1 - part) * share)).better(best)
     say("done", 1.0)
     return best
+
+
+def _most_tries(trace: Trace) -> int:
+    return int(np.clip(_EFFORT // max(trace.operations, 1), 1, _TRIES))
+
+
+class _Search:
+    """For the price at which the simulated step is shortest.
+
+    At each price as many are made again as are cheaper than their copies: prices are tried by their share of all that
+    could be, so that neither the device's speeds nor the model's matter.
+    """
+
+    def __init__(self, trace: Trace, device: Device, switches: Switches | None, say: Progress) -> None:
+        self.trace, self.device, self.switches, self.say = trace, device, switches, say
+        self.life = analyze_lifetimes(trace)
+        self.calls, self.found = candidates(trace, self.life)
+        self.copying = copying_seconds(trace, self.life, device)
+        dearness = [one.seconds / (one.chunks * self.copying[list(one.gaps)].mean()) for one in self.found]
+        self.prices = np.sort(np.repeat(dearness, [one.chunks for one in self.found])) if self.found else np.zeros(0)
+        self.tries = _most_tries(trace)
+        self.seconds: dict[float, float] = {}  # of a step, by share
+        self.tried: set[tuple[tuple[int, int, int], ...]] = {()}
+
+    def better(self, plan: Plan) -> Plan:
+        """The fastest plan found; the given one if none is faster."""
+        if not self.found:
+            return plan
+        shares, width = [0.5, 1.0, 0.25, 0.75], 0.125
+        while shares and len(self.seconds) < self.tries:
+            share = shares.pop(0)
+            self.say("made again", len(self.seconds) / self.tries)
+            other = self.plan(share)
+            self.seconds[share] = other.prediction.step_seconds if other is not None else np.inf
+            if other is not None and other.prediction.step_seconds < plan.prediction.step_seconds:
+                plan = other
+            if not shares:
+                best = min(self.seconds, key=lambda each: self.seconds[each])
+                shares = [each for each in (best - width, best + width) if 0 < each < 1 and each not in self.seconds]
+                width /= 2
+        return plan
+
+    def plan(self, share: float) -> Plan | None:
+        """By the price at which such a share could be made again; None if that is like another, or impossible."""
+        price = float(self.prices[min(int(share * len(self.prices)), len(self.prices) - 1)]) * (1 + 1e-6)
+        makings = choose_makings(self.trace, self.life, self.device, self.calls, self.found, self.copying * price)
+        key = tuple((one.tensor, one.start, one.stop) for making in makings for one in making.targets)
+        if key in self.tried:
+            return None
+        self.tried.add(key)
+        again, remaking = rewrite(self.trace, self.calls, makings)
+        try:
+            return replace(planner.analyze(again, self.device, self.switches), remaking=remaking)
+        except InfeasibleError:
+            return None  # what is needed while one of them is made again does not fit

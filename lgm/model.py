@@ -187,10 +187,17 @@ class Remaking:
     drop_tensor: Ints
     """Which: recorded tensors."""
     make_op: Ints
-    """Rows of the plan at which they are made again, ascending."""
+    """Rows of the plan at which making them begins, ascending."""
     make_tensor: Ints
     sees: Ints
     """[n] 1 for recorded rows with which a call begins that is run again."""
+
+    @property
+    def rows_again(self) -> Bools:
+        """[n'] Whether each row of the plan makes something again."""
+        again = np.ones(int(self.at.max(initial=-1)) + 1, dtype=bool)
+        again[self.at] = False
+        return again
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -270,9 +277,16 @@ class Plan:
             int(self.remaking.at[-1]) != n - 1 or len(self.remaking.tensor) != m or self.remaking.origin.operations > n
         ):
             raise LgmError("plan: what it makes again does not fit its trace")
+        if self.remaking is not None and (self.remaking.tensor[np.append(self.out_tensor, self.in_tensor)] < 0).any():
+            raise LgmError("plan: a move of what lives only while something is made again")
         if not isinstance(self.switches, dict):
             raise LgmError(f"plan: switches must be a dictionary, not {self.switches!r:.40}")
         check_names("plan: switches", (*self.switches, *self.switches.values()))
+
+    @property
+    def recorded(self) -> Trace:
+        """The iteration as recorded."""
+        return self.trace if self.remaking is None else self.remaking.origin
 
     @property
     def out_chunks(self) -> int:

@@ -1,135 +1,36 @@
 """What can be made again instead of being kept or copied, and at which price.
 
-Covers: which contents a call can make again, from what, at which cost; choosing among them and swaps by one price.
-Leaves: the trace as it is once they are made again (``rewrite``), how many prices are tried (``mix``).
+Covers: which contents can be made again, and from what; choosing among them and swaps by one price; what is run when.
+Leaves: calls and contents (``calls``), the trace as it is once they are made again (``rewrite``), how many prices are
+tried (``mix``).
 
-A *call* is an operation of torch with all that is nested in it; those marked can be run again, bit for bit. What a
-tensor holds between two writes is a *content*, made by the call of the first of them. To make a content again, its call
-is run again, before it those of its sources that are gone by then, and so on: its *chain*.
+To make a content again its call is run again, before it those of its sources that are gone by then, and so on: its
+*chain*. Contents that are wanted before the same row are made by one chain, in which each call is run once. What a
+chain makes on its way and something else needs soon is back from then on: so a block of a network of which all was
+dropped is run once when the first of it is missed, as by a checkpoint.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass, field
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from .calls import Calls, Content
 from .choice import choose
 from .cost import prices
 from .lifetimes import Lifetimes
-from .model import Device, Trace
+from .model import Device, Floats, Trace
 from .problem import Cover
 
-__all__ = ["Calls", "Candidate", "candidates", "choose_ways"]
+__all__ = ["Candidate", "Making", "candidates", "choose_makings", "copying_seconds", "schedule_makings"]
 
-_LONGEST = 12  # calls in a chain
-
-
-Content = tuple[int, int]  # a tensor, and which of its contents
-Way = tuple["Candidate", list[int]]  # what is made again, and its chain
-
-
-@dataclass(slots=True)
-class Calls:
-    """Who makes what from what."""
-
-    trace: Trace
-    first: list[int]
-    last: list[int]
-    again: list[bool]
-    seconds: list[float]
-    reads: list[list[Content]] = field(default_factory=list)
-    """Of each call."""
-    writes: list[list[int]] = field(default_factory=list)
-    """[m] Rows at which each tensor's contents begin."""
-    maker: dict[Content, int] = field(default_factory=dict)
-    scratch: list[int] = field(default_factory=list)
-    """Bytes of what each call allocates beside what lives on after it."""
-    born_in: list[list[int]] = field(default_factory=list)
-    """What each call allocates, and lives on."""
-
-    @classmethod
-    def of(cls, trace: Trace) -> Calls:
-        order = np.argsort(trace.call_first, kind="stable")
-        first, last = trace.call_first[order], trace.call_last[order]
-        edges = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])
-        self = cls(
-            trace, first.tolist(), last.tolist(), (trace.call_again[order] > 0).tolist(),
-            (edges[last + 1] - edges[first]).tolist(),
-        )  # fmt: skip
-        n = trace.operations
-        call_at = np.full(n, -1, dtype=np.int64)
-        for c, (a, b) in enumerate(zip(self.first, self.last, strict=True)):
-            call_at[a : b + 1] = c
-        where = call_at.tolist()
-        born, died = trace.tensor_born.tolist(), trace.tensor_died.tolist()
-        size = (trace.chunks * trace.chunk_bytes).tolist()
-        self.writes = [[] for _ in born]
-        self.reads = [[] for _ in self.first]
-        self.born_in = [[] for _ in self.first]
-        self.scratch = [0] * len(self.first)
-        for t, row in enumerate(born):
-            if row < 0:
-                continue
-            self._wrote(t, row, where[row])
-            if where[row] >= 0:
-                c = where[row]
-                if row <= died[t] <= self.last[c]:
-                    self.scratch[c] += size[t]
-                else:
-                    self.born_in[c].append(t)
-        columns = (trace.use_op.tolist(), trace.use_tensor.tolist(), trace.use_write.tolist())
-        for row, t, write in zip(*columns, strict=True):
-            c = where[row]
-            if c >= 0 and not self.first[c] <= born[t] <= row:
-                self.reads[c].append((t, self.content(t, self.first[c])))
-            if write:
-                self._wrote(t, row, c)
-        self.reads = [sorted(set(of)) for of in self.reads]
-        return self
-
-    def _wrote(self, t: int, row: int, call: int) -> None:
-        writes = self.writes[t]
-        if writes and call >= 0 and self.maker.get((t, len(writes) - 1)) == call:
-            return  # one call, one content
-        writes.append(row)
-        if call >= 0:
-            self.maker[t, len(writes) - 1] = call
-
-    def content(self, t: int, row: int) -> int:
-        """Which content the tensor holds before a row; -1: what it held when the iteration began."""
-        return bisect_left(self.writes[t], row) - 1
-
-    def holds(self, content: Content, row: int) -> bool:
-        """Whether the tensor is alive before a row, and holds that content."""
-        t, k = content
-        born, died = int(self.trace.tensor_born[t]), int(self.trace.tensor_died[t])
-        alive = (born < row) if died < 0 else (born < row <= died)
-        return alive and self.content(t, row) == k
-
-    def chain(self, content: Content, row: int, away: dict[int, list[tuple[int, int]]]) -> list[int] | None:
-        """Calls that make a content before a row, in order; None if none can, or too many must.
-
-        `away`: times [start, stop) at which tensors are dropped.
-        """
-        calls: set[int] = set()
-        open_contents, seen = [content], {content}
-        while open_contents:
-            c = self.maker.get(open_contents.pop())
-            if c is None or not self.again[c]:
-                return None
-            if c in calls:
-                continue
-            calls.add(c)
-            if len(calls) > _LONGEST:
-                return None
-            for source in self.reads[c]:
-                dropped = any(a <= row < b for a, b in away.get(source[0], ()))
-                if source not in seen and (dropped or not self.holds(source, row)):
-                    seen.add(source)
-                    open_contents.append(source)
-        return sorted(calls)
+_LONGEST = 24  # calls in the chain of a single content
+_LONGEST_TOGETHER = 30  # and of all that is made before one row, but for what there is no other way to
+_ROUNDS = 4  # of taking out what is too dear
+_SOON = 0.1  # of the iteration: what is needed within it is kept once it is made
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +47,93 @@ class Candidate:
     """Of its chain, while nothing else is dropped."""
 
 
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What is run again before one row."""
+
+    row: int
+    calls: tuple[int, ...]
+    """In the order in which they ran."""
+    targets: tuple[Candidate, ...]
+    """What is back from then on; each stops to be away at `row`."""
+
+
+class _Books:
+    """What is away when, while makings are put in the order of their rows."""
+
+    def __init__(self, calls: Calls, wanted: Iterable[Candidate]) -> None:
+        self.calls = calls
+        self.away: dict[int, list[Candidate]] = {}
+        for one in wanted:
+            self.away.setdefault(one.tensor, []).append(one)
+
+    def dropped(self, tensor: int, row: int) -> Candidate | None:
+        """What of the tensor is dropped before a row."""
+        return next((one for one in self.away.get(tensor, ()) if one.start < row < one.stop), None)
+
+    def give_up(self, one: Candidate) -> None:
+        self.away[one.tensor].remove(one)
+
+    def shorten(self, one: Candidate, start: int, stop: int) -> Candidate:
+        """It is away for less; if that is nothing, not at all."""
+        self.give_up(one)
+        shorter = replace(one, start=start, stop=stop)
+        if start < stop:
+            self.away[one.tensor].append(shorter)
+        return shorter
+
+    def chain(self, contents: list[Content], row: int, most: int, again: Callable[[Candidate], bool]) -> _Chain | None:
+        """Calls that make contents before a row, those of the nearest past first, up to `most` of them.
+
+        `again` says of what is dropped whether it may be made by the way; what may not, or is one too many, stays.
+        None if a call that is needed cannot be run again, or too many must.
+        """
+        calls = self.calls
+        found = _Chain()
+        todo = [-self._maker(content) for content in contents]
+        heapq.heapify(todo)
+        seen = set(contents)
+        while todo:
+            c = -heapq.heappop(todo)
+            if found.calls and found.calls[-1] == c:
+                continue
+            if c < 0 or not calls.again[c] or len(found.calls) == 2 * most:
+                return None
+            found.calls.append(c)
+            for source in calls.reads[c]:
+                if source in seen:
+                    continue
+                seen.add(source)
+                if calls.holds(source, row):
+                    dropped = self.dropped(source[0], row)
+                    if dropped is None:
+                        continue
+                    if len(found.calls) + len(todo) >= most or not again(dropped):
+                        found.stays.append(dropped)
+                        continue
+                    found.passed.append(dropped)
+                heapq.heappush(todo, -self._maker(source))
+        found.calls.reverse()
+        return found
+
+    def _maker(self, content: Content) -> int:
+        return self.calls.maker.get(content, -1)
+
+
+@dataclass(slots=True)
+class _Chain:
+    calls: list[int] = field(default_factory=list)
+    """In the order in which they ran."""
+    passed: list[Candidate] = field(default_factory=list)
+    """What is dropped and made by the way."""
+    stays: list[Candidate] = field(default_factory=list)
+    """What must not be dropped for it."""
+
+
 def candidates(trace: Trace, life: Lifetimes) -> tuple[Calls, list[Candidate]]:
     """What could be made again. What lasts could not: its history is longer than the trace."""
     calls = Calls.of(trace)
+    books = _Books(calls, ())
     gaps = life.gaps
     chunks = trace.chunks.tolist()
     groups: dict[tuple[int, int, int], list[int]] = {}
@@ -164,53 +149,110 @@ def candidates(trace: Trace, life: Lifetimes) -> tuple[Calls, list[Candidate]]:
         content = calls.content(t, stop)
         if content != calls.content(t, start):
             continue
-        chain = calls.chain((t, content), stop, {})
+        chain = books.chain([(t, content)], stop, _LONGEST, lambda _: True)
         if chain is not None:
-            seconds = sum(calls.seconds[c] for c in chain)
+            seconds = sum(calls.seconds[c] for c in chain.calls)
             found.append(Candidate(t, content, start, stop, tuple(of), count, seconds))
     return calls, found
 
 
-def choose_ways(
-    trace: Trace, life: Lifetimes, device: Device, calls: Calls, found: list[Candidate], price: float
-) -> list[Way]:
-    """Which are made again, and how, where a second of copying is worth `price` seconds of computing.
+def schedule_makings(
+    trace: Trace, calls: Calls, wanted: list[Candidate], dear: Callable[[Candidate], bool]
+) -> list[Making]:
+    """When each is made again: when it is needed, or sooner, where something that is made is made of it.
 
-    One cover problem (``choice``) with the cheaper of both ways for each gap. Chains depend on each other: those that
-    are cheapest for what they free come first, what they read is not dropped, and what is dropped they do not read.
+    What is made by the way and needed soon is back from then on. What is not is made twice, unless that is too `dear`:
+    then it is not dropped, like all that cannot be made together with the others.
     """
-    gaps = life.gaps
-    copying = prices(gaps, device, "moves") * (life.gaps.bytes / device.in_speed + device.latency).max(initial=0.0)
-    copying = copying + gaps.bytes * device.tax * 2
-    each, by_gap = copying * price, {}
-    for k, one in enumerate(found):
-        making = one.seconds / one.chunks
-        if making < float(each[list(one.gaps)].mean()):
-            each[list(one.gaps)] = making
-            by_gap.update(dict.fromkeys(one.gaps, k))
-    demand = life.live - device.budget_chunks
-    problem = Cover(
-        trace.operations, demand, gaps.start, gaps.stop, gaps.chunks, each / max(each.max(initial=0.0), 1e-12)
-    )
-    used = choose(problem, seconds=0.3)
-    wanted = sorted({by_gap[g] for g in np.flatnonzero(used > 0).tolist() if g in by_gap})
-    wanted.sort(key=lambda k: found[k].seconds / (found[k].chunks * (found[k].stop - found[k].start)))
-    away: dict[int, list[tuple[int, int]]] = {}
-    read: dict[int, list[int]] = {}
-    taken = []
-    for one in (found[k] for k in wanted):
-        if any(one.start <= row < one.stop for row in read.get(one.tensor, ())):
-            continue
-        chain = calls.chain((one.tensor, one.content), one.stop, away)
+    begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])
+    soon = begin[-1] * _SOON
+    books, makings = _Books(calls, wanted), []
+    for row in sorted({one.stop for one in wanted}):
+        targets = [one for ones in books.away.values() for one in ones if one.stop == row]
+
+        def back(one: Candidate, row: int = row) -> bool:
+            return bool(begin[one.stop] - begin[row] <= soon)
+
+        chain = None
+        while targets and chain is None:
+            contents = [(one.tensor, one.content) for one in targets]
+            chain = books.chain(contents, row, _LONGEST_TOGETHER, lambda one: back(one) or not dear(one))
+            if chain is None:
+                books.give_up(targets.pop())
         if chain is None:
             continue
-        seconds = sum(calls.seconds[c] for c in chain)
-        if seconds > float((copying[list(one.gaps)] * gaps.chunks[list(one.gaps)]).sum()) * price:
-            continue
-        for c in chain:
-            for source in calls.reads[c]:
-                if calls.holds(source, one.stop):
-                    read.setdefault(source[0], []).append(one.stop)
-        away.setdefault(one.tensor, []).append((one.start, one.stop))
-        taken.append((one, chain))
-    return taken
+        for one in chain.stays:
+            books.give_up(one)
+        for c in chain.calls:  # what is read now leaves later
+            for t, _ in calls.reads[c]:
+                for one in [one for one in books.away.get(t, ()) if one.start == row]:
+                    books.shorten(one, row + 1, one.stop)
+        targets += [books.shorten(one, one.start, row) for one in chain.passed if back(one)]
+        makings.append(Making(row, tuple(chain.calls), tuple(targets)))
+    return makings
+
+
+def copying_seconds(trace: Trace, life: Lifetimes, device: Device) -> Floats:
+    """[g] What copying one chunk of each gap keeps a lane busy, more for short gaps: long ones are easier to hide."""
+    gaps = life.gaps
+    lanes = prices(gaps, device, "moves") * (gaps.bytes / device.in_speed + device.latency).max(initial=0.0)
+    begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])
+    turns = (begin[gaps.stop % trace.operations] - begin[gaps.start]) / max(begin[-1], 1e-12) % 1.0
+    return np.asarray((lanes + gaps.bytes * device.tax * 2) * (1.5 - turns), dtype=np.float64)
+
+
+def choose_makings(
+    trace: Trace,
+    life: Lifetimes,
+    device: Device,
+    calls: Calls,
+    found: list[Candidate],
+    copying: Floats,
+) -> list[Making]:
+    """What is made again, and when, where copying a chunk of each gap is worth so much computing.
+
+    One cover problem (``choice``) with the cheaper of both ways for each gap. What is dearer than its copy once all is
+    put together is taken out again.
+    """
+    gaps = life.gaps
+    each, by_gap = _cheaper(copying, found)
+    problem = Cover(
+        trace.operations,
+        life.live - device.budget_chunks,
+        gaps.start,
+        gaps.stop,
+        gaps.chunks,
+        each / max(each.max(initial=0.0), 1e-12),
+    )
+    used = choose(problem, seconds=0.3)
+    wanted = [found[k] for k in sorted({by_gap[g] for g in np.flatnonzero(used > 0).tolist() if g in by_gap})]
+
+    def copied(one: Candidate) -> float:
+        return float((copying[list(one.gaps)] * gaps.chunks[list(one.gaps)]).sum())
+
+    def dear(one: Candidate) -> bool:
+        return one.seconds > copied(one)
+
+    for _ in range(_ROUNDS):
+        makings = schedule_makings(trace, calls, wanted, dear)
+        too_dear = {one.gaps for making in makings for one in _too_dear(making, calls, copied)}
+        if not too_dear:
+            return makings
+        wanted = [one for one in wanted if one.gaps not in too_dear]
+    return schedule_makings(trace, calls, wanted, dear)
+
+
+def _cheaper(copying: Floats, found: list[Candidate]) -> tuple[Floats, dict[int, int]]:
+    """[g] The price of a chunk in each gap, and which candidate it is the price of, if of one."""
+    each, by_gap = copying.copy(), {}
+    for k, one in enumerate(found):
+        making, of = one.seconds / one.chunks, list(one.gaps)
+        if making < float(each[of].mean()):
+            each[of] = making
+            by_gap.update(dict.fromkeys(one.gaps, k))
+    return each, by_gap
+
+
+def _too_dear(making: Making, calls: Calls, copied: Callable[[Candidate], float]) -> tuple[Candidate, ...]:
+    seconds = sum(calls.seconds[c] for c in making.calls)
+    return making.targets if seconds > sum(map(copied, making.targets)) else ()

@@ -11,17 +11,17 @@ import itertools
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from .bounds import least_seconds, least_seconds_in_windows, smallest_budget
-from .errors import LgmError
+from .errors import InfeasibleError, LgmError
 from .lanes import Timeline
 from .lifetimes import Lifetimes, analyze_lifetimes
 from .mapping import layers, occupied
+from .mix import Recompute, analyze
 from .model import Device, Plan, Trace
-from .planner import Switches, analyze
 from .schedule import Moves, moves_of_plan
 from .simulate import run_on_demand, run_plan
 from .units import format_bytes, format_seconds
@@ -62,6 +62,7 @@ def _plain(value: object) -> str:
 def summary(plan: Plan) -> str:
     """What a plan promises, beside what no plan can beat and what no plan at all would cost."""
     trace, device, p = plan.trace, plan.device, plan.prediction
+    recorded = plan.recorded
     life, moves = moves_of_plan(plan)
     traffic = least_seconds(trace, device, moves)
     times = f"this one takes {p.step_seconds / traffic:.3f} x that"
@@ -74,17 +75,31 @@ def summary(plan: Plan) -> str:
     demand = run_on_demand(trace, device)
     chunk = trace.chunk_bytes
     rows = [
-        ("budget", f"{format_bytes(device.budget_chunks * chunk)}, {device.budget_chunks / life.peak:.0%} of the peak"),
+        (
+            "budget",
+            f"{format_bytes(device.budget_chunks * chunk)}, "
+            f"{device.budget_chunks / analyze_lifetimes(recorded).peak:.0%} of the peak",
+        ),
         ("held at most", f"{format_bytes(p.peak_chunks * chunk)}"),
-        ("step", f"{format_seconds(p.step_seconds)}, {p.step_seconds / trace.seconds:.3f} x computing alone"),
+        ("step", f"{format_seconds(p.step_seconds)}, {p.step_seconds / recorded.seconds:.3f} x computing alone"),
         *bounds,
         ("without a plan", f"{format_seconds(demand.step_seconds)} (LRU, on demand)"),
         ("waits", format_seconds(p.waits_seconds)),
         ("out, in", f"{format_bytes(moves.out_bytes.sum())}, {format_bytes(moves.in_bytes.sum())} an iteration"),
+        *_made_again(plan),
         ("reservation", f"{plan.reservation} chunks of {format_bytes(chunk)}"),
         ("made with", ", ".join(f"{k}={v}" for k, v in plan.switches.items())),
     ]
     return "\n".join(f"  {name:<18} {value}" for name, value in rows)
+
+
+def _made_again(plan: Plan) -> list[tuple[str, str]]:
+    if plan.remaking is None:
+        return []
+    made = plan.remaking.make_tensor
+    size = format_bytes(plan.recorded.tensor_bytes[made].sum())
+    seconds = format_seconds(plan.trace.seconds - plan.recorded.seconds)
+    return [("made again", f"{size} an iteration, {len(made)} tensors in {seconds}")]
 
 
 def table(plan: Plan, groups: int = 16) -> str:
@@ -163,18 +178,20 @@ def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
     top.legend(loc="upper right", fontsize=8)
     top.set_title(
         f"{trace.meta.get('model', 'one iteration')}: step {format_seconds(prediction.step_seconds)}, "
-        f"{prediction.step_seconds / trace.seconds:.2f} x computing, "
-        f"budget {device.budget_chunks / life.peak:.0%} of the peak",
+        f"{prediction.step_seconds / plan.recorded.seconds:.2f} x computing, "
+        f"budget {device.budget_chunks / analyze_lifetimes(plan.recorded).peak:.0%} of the peak",
         fontsize=10,
     )
-    seconds = (trace.op_ns / 1e9).tolist()
+    computing = np.stack([begin, trace.op_ns / 1e9], axis=1)
+    again = np.zeros(trace.operations, dtype=bool) if plan.remaking is None else plan.remaking.rows_again
     for y, color, bars in (
-        (2, "tab:green", list(zip(line.begin, seconds, strict=True))),
+        (2, "tab:green", computing[~again].tolist()),
+        (2, "tab:red", computing[again].tolist()),
         (1, "tab:orange", [(a, b - a) for a, b, _, _ in line.out]),
         (0, "tab:purple", [(a, b - a) for a, b, _, _ in line.back]),
     ):
         lanes.broken_barh(bars, (y - 0.4, 0.8), facecolors=color, linewidth=0)
-    lanes.set_yticks([2, 1, 0], ["compute", "out", "in"])
+    lanes.set_yticks([2, 1, 0], ["compute" if plan.remaking is None else "compute\n(red: again)", "out", "in"])
     lanes.set_xlabel("seconds of one iteration in the steady state")
     try:
         figure.savefig(path)
@@ -217,37 +234,40 @@ def _events(plan: Plan, life: Lifetimes, moves: Moves, line: Timeline) -> list[d
     return events
 
 
-def fit(
-    trace: Trace, device: Device, ratios: tuple[float, ...] = (1.0, 1.05, 1.1, 1.25, 1.5, 2.0), progress: Any = None
-) -> str:
-    """The smallest budget for each step-time ratio: what a device must have before it is bought. By bisection."""
+_SHARES = (0.9, 0.75, 0.6, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
+_WAYS: dict[Recompute, str] = {"never": "copied only", "only": "made again only", "auto": "both"}
+
+
+def fit(trace: Trace, device: Device, progress: Any = None, ways: tuple[Recompute, ...] = get_args(Recompute)) -> str:
+    """What a step takes at each budget: what a device must have before it is bought.
+
+    Parameters
+    ----------
+    device
+        Its budget does not matter.
+    ways
+        Which of ``lgm.analyze(recompute=...)`` are shown, each in a column.
+    """
     life = analyze_lifetimes(trace)
-    low, high = int(life.needed.max()), life.peak
-    known: dict[int, float] = {high: 1.0}
-
-    def ratio(budget: int) -> float:
-        if budget not in known:
-            at = dataclasses.replace(device, budget_chunks=budget)
-            known[budget] = analyze(trace, at, Switches(choice="sweep")).prediction.step_seconds / trace.seconds
-        return known[budget]
-
-    rows = []
-    for k, wanted in enumerate(ratios):
-        a, b = low, high
-        while b - a > max(1, (high - low) // 64):
-            middle = (a + b) // 2
-            if ratio(middle) <= wanted + 0.002:
-                b = middle
-            else:
-                a = middle + 1
+    least = int(life.needed.max())
+    budgets = [int(life.peak * share) for share in _SHARES if life.peak * share > least] + [least]
+    columns = [way for way in _WAYS if way in ways]
+    lines = [
+        f"  peak {format_bytes(life.peak * trace.chunk_bytes)}, computing {format_seconds(trace.seconds)}; "
+        f"no budget below {format_bytes(least * trace.chunk_bytes)} works",
+        "  a step takes, of computing alone:",
+        f"  {'budget':>12} {'of the peak':>12}" + "".join(f"{_WAYS[way]:>17}" for way in columns),
+    ]
+    for k, budget in enumerate(budgets):
+        cells = []
+        for j, way in enumerate(columns):
+            try:
+                plan = analyze(trace, dataclasses.replace(device, budget_chunks=budget), recompute=way)
+                cells.append(f"{plan.prediction.step_seconds / trace.seconds:.3f} x")
+            except InfeasibleError:
+                cells.append("-")
             if progress is not None:
-                progress("fit", (k + 0.5) / len(ratios))
-        if ratio(a) <= wanted + 0.002:
-            b = a
-        rows.append(
-            f"  {wanted:>6.2f} x   {format_bytes(b * trace.chunk_bytes):>12}   {b / life.peak:>5.0%} of the peak   "
-            f"({ratio(b):.3f} x)"
-        )
-    least = format_bytes(low * trace.chunk_bytes)
-    head = f"  peak {format_bytes(high * trace.chunk_bytes)}; no budget below {least} works\n    step         budget"
-    return "\n".join([head, *rows])
+                progress("fit", (k + (j + 1) / len(columns)) / len(budgets))
+        size = format_bytes(budget * trace.chunk_bytes)
+        lines.append(f"  {size:>12} {budget / life.peak:>12.0%}" + "".join(f"{cell:>17}" for cell in cells))
+    return "\n".join(lines)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .calls import Calls, Content
 from .model import Ints, Remaking, Trace
-from .recompute import Calls, Candidate, Way
+from .recompute import Candidate, Making
 
 __all__ = ["rewrite"]
 
@@ -33,53 +34,56 @@ class _Tensor:
 class _Writer:
     """The new rows, in the order in which they are added."""
 
-    def __init__(self, trace: Trace, calls: Calls, ways: list[Way]) -> None:
+    def __init__(self, trace: Trace, calls: Calls, makings: list[Making]) -> None:
         self.trace, self.calls = trace, calls
         count = np.zeros(trace.operations, dtype=np.int64)
-        for one, chain in ways:
-            count[one.stop] += len(chain)
+        for making in makings:
+            count[making.row] += len(making.calls)
         self.at = np.arange(trace.operations) + np.cumsum(count)
-        self.next_row = {one.stop: int(self.at[one.stop] - count[one.stop]) for one, _ in ways}
         self.names, self.again = list(trace.names), dict[int, int]()
-        self.rows: list[tuple[int, int, int]] = []  # row, name, nanoseconds
+        self.rows: list[tuple[int, int, int, int]] = []  # row, name, nanoseconds, last row of all that is run with it
         self.tensors: list[_Tensor] = []
         self.uses: list[tuple[int, int, int]] = []  # row, tensor, whether it is written
         self.lives: dict[int, list[tuple[Candidate, int]]] = {}  # of each recorded tensor: its later lives
         self.sees = np.zeros(trace.operations, dtype=np.int64)
         self.drops: list[tuple[int, int]] = []
         self.makes: list[tuple[int, int]] = []
-        for one, chain in ways:
-            self.make_again(one, chain)
+        for making in makings:
+            self.make_again(making, int(self.at[making.row] - count[making.row]))
         self.end_lives()
 
-    def make_again(self, one: Candidate, chain: list[int]) -> None:
+    def make_again(self, making: Making, first: int) -> None:
         """The rows of a chain, the tensors it makes, and what it reads."""
         trace, calls = self.trace, self.calls
-        first = self.next_row[one.stop]
-        self.next_row[one.stop] += len(chain)
-        last_read = {t: k for k, c in enumerate(chain) for t, _ in calls.reads[c]}
-        made: dict[int, int] = {}  # of the recorded tensor, which new one
-        for row, (k, c) in enumerate(enumerate(chain), start=first):
+        last_read = {t: k for k, c in enumerate(making.calls) for t, _ in calls.reads[c]}
+        targets = {one.tensor: one for one in making.targets}
+        made: dict[Content, int] = {}  # which new tensor holds it
+        for row, (k, c) in enumerate(enumerate(making.calls), start=first):
             span = slice(calls.first[c], calls.last[c] + 1)
-            self.rows.append((row, self.name(int(trace.op_name[calls.first[c]])), int(trace.op_ns[span].sum())))
+            name = self.name(int(trace.op_name[calls.first[c]]))
+            self.rows.append((row, name, int(trace.op_ns[span].sum()), first + len(making.calls) - 1))
             self.sees[calls.first[c]] = 1
+            for t, content in calls.reads[c]:
+                again = made.get((t, content))
+                written = again is not None and calls.maker.get((t, content + 1)) == c
+                self.uses.append((row, -1 - t if again is None else again, int(written)))
+                if again is not None and written:
+                    made[t, content + 1] = again
             spare = calls.scratch[c]
             for t in calls.born_in[c]:
                 size = int(trace.tensor_bytes[t])
-                if t == one.tensor:
-                    made[t] = self.tensor(size, row, -1, t)
+                if t in targets:
+                    made[t, 0] = self.tensor(size, row, -1, t)
+                    self.lives.setdefault(t, []).append((targets[t], made[t, 0]))
                 elif last_read.get(t, -1) > k:
-                    made[t] = self.tensor(size, row, first + last_read[t], -1)
+                    made[t, 0] = self.tensor(size, row, first + last_read[t], -1)
                 else:
                     spare += size
             if spare:
                 self.tensor(spare, row, row, -1)
-            for t, content in calls.reads[c]:
-                written = calls.maker.get((t, content + 1)) == c
-                self.uses.append((row, made.get(t, -1 - t), int(written and t in made)))
-        self.lives.setdefault(one.tensor, []).append((one, made[one.tensor]))
-        self.drops.append((int(self.at[one.start - 1]) + 1, one.tensor))
-        self.makes.append((first + len(chain) - 1, one.tensor))
+        for one in making.targets:
+            self.drops.append((int(self.at[one.start - 1]) + 1, one.tensor))
+            self.makes.append((first, one.tensor))
 
     def tensor(self, size: int, born: int, died: int, of: int) -> int:
         self.tensors.append(_Tensor(size, born, died, of))
@@ -132,8 +136,9 @@ class _Writer:
         n = trace.operations + len(self.rows)
         op_name, op_ns, op_last = np.zeros((3, n), dtype=np.int64)
         op_name[at], op_ns[at], op_last[at] = trace.op_name, trace.op_ns, at[trace.op_last]
-        rows, names, nanoseconds = np.array(self.rows, dtype=np.int64).T
-        op_name[rows], op_ns[rows], op_last[rows] = names, nanoseconds, rows
+        # All of a making is run at once: what it reads and makes does not leave before its end.
+        rows, names, nanoseconds, last = np.array(self.rows, dtype=np.int64).T
+        op_name[rows], op_ns[rows], op_last[rows] = names, nanoseconds, last
         new = np.array([(x.bytes, x.born, x.died) for x in self.tensors], dtype=np.int64).T
         size = np.concatenate([trace.tensor_bytes, new[0]])
         born = np.where(trace.tensor_born >= 0, at[np.maximum(trace.tensor_born, 0)], -1)
@@ -174,10 +179,10 @@ class _Writer:
         return Remaking(self.trace, self.at, of, drops[0], drops[1], makes[0], makes[1], self.sees)
 
 
-def rewrite(trace: Trace, calls: Calls, ways: list[Way]) -> tuple[Trace, Remaking]:
-    """The trace in which each of `ways` is dropped and made again, and what ties it to the recorded one.
+def rewrite(trace: Trace, calls: Calls, makings: list[Making]) -> tuple[Trace, Remaking]:
+    """The trace in which all targets are dropped and made again, and what ties it to the recorded one.
 
-    Chains that are run before the same operation are run one after the other. Pre: there is at least one.
+    Pre: there is at least one making; there is one for each row.
     """
-    writer = _Writer(trace, calls, sorted(ways, key=lambda way: (way[0].stop, way[1][0], way[0].tensor)))
+    writer = _Writer(trace, calls, makings)
     return writer.written(), writer.remaking()

@@ -66,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--recompute",
         choices=["auto", "never"],
-        default="never",
-        help="whether plans make again what is cheaper to compute than to copy (default: never)",
+        default="auto",
+        help="whether plans make again what is cheaper to compute than to copy (default: auto)",
     )
     run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
     run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")

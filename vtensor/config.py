@@ -61,7 +61,7 @@ class Config:
     oversize: Oversize
     link: float
     """Bytes a second of each copy direction; 0 for no limit."""
-    recompute: Recompute = "never"
+    recompute: Recompute = "auto"
 
     @property
     def budget_chunks(self) -> int:
@@ -158,7 +158,7 @@ def make_config(
     granularity: Granularity = "chunk",
     oversize: Oversize = "borrow",
     link: float | str | None = None,
-    recompute: Recompute = "never",
+    recompute: Recompute = "auto",
 ) -> Config:
     """Check the arguments of :func:`vtensor.enable` and fill in what was left open.
 

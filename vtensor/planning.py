@@ -223,6 +223,7 @@ def record() -> None:
     planner = _current()
     planner.wanted = True
     planner.module.observe()
+    planner.module.see("all")  # a trace says what could be made again
 
 
 def newest_plan() -> lgm.Plan | None:

@@ -23,8 +23,7 @@ __all__ = ["check_plan", "install", "recording_of"]
 
 def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
     """Hand a plan to the core; it is followed from the next boundary on."""
-    again = plan.remaking
-    trace = plan.trace if again is None else again.origin
+    again, trace = plan.remaking, plan.recorded
     away = np.array(away_at_turn(plan), dtype=np.int64).reshape(-1, 3)
     nothing = np.zeros(0, dtype=np.int64)
     of = np.arange(plan.trace.tensors) if again is None else again.tensor
@@ -65,7 +64,7 @@ def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
 
 def recording_of(plan: lgm.Plan) -> Recording:
     """What ties a plan of another process to this one: the order in which tensors are made."""
-    trace = plan.trace if plan.remaking is None else plan.remaking.origin
+    trace = plan.recorded
     births = np.flatnonzero(trace.tensor_born >= 0)
     births = births[np.argsort(trace.tensor_born[births], kind="stable")]
     index = np.full(trace.tensors, -1, dtype=np.int64)

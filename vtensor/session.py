@@ -82,7 +82,7 @@ def enable(
     granularity: Granularity = "chunk",
     oversize: Oversize = "borrow",
     link: float | str | None = None,
-    recompute: Recompute = "never",
+    recompute: Recompute = "auto",
     plan: str | os.PathLike[str] | None = None,
 ) -> None:
     """Train in `budget` bytes: what does not fit waits in host memory, and is back before it is read.

@@ -46,7 +46,7 @@ std::vector<Plan::Part> parts_of(const py::dict& given, const char* side) {
 // [rows + 1] where the moves of each row begin, from their rows in ascending order.
 std::vector<std::uint32_t> starts(const std::vector<std::uint32_t>& at, std::size_t rows) {
   std::vector<std::uint32_t> begins(rows + 1, 0);
-  for (const std::uint32_t row : at) ++begins[row + 1];
+  for (const std::uint32_t row : at) ++begins.at(std::size_t{row} + 1);
   for (std::size_t r = 0; r < rows; ++r) begins[r + 1] += begins[r];
   return begins;
 }
@@ -127,7 +127,12 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
     *into = starts(vector_of<std::uint32_t>(given[name].cast<Ints>()), planned);
   }
   const std::size_t tensors = plan->bytes.size();
-  if (plan->keep.size() != tensors || plan->lasting.size() != tensors || plan->serial.size() != tensors ||
+  const auto known = [&](const auto& parts) {
+    return std::all_of(parts.begin(), parts.end(), [&](const Plan::Part& part) { return part.tensor < tensors; });
+  };
+  bool fits = known(plan->out) && known(plan->in) && known(plan->away) && known(plan->drop) && known(plan->make);
+  for (const std::uint32_t tensor : plan->births) fits = fits && tensor < tensors;
+  if (!fits || plan->keep.size() != tensors || plan->lasting.size() != tensors || plan->serial.size() != tensors ||
       plan->previous.size() != tensors || plan->hash.empty()) {
     throw InvalidUse("a plan's arrays do not fit together");
   }

@@ -8,6 +8,7 @@
 
 #include "testing/driver_model.h"
 #include "python/module.h"
+#include "python/replay_calls.h"
 #include "iteration/thread_state.h"
 
 namespace py = pybind11;
@@ -42,12 +43,17 @@ class Replay {
       rows_.at(static_cast<std::size_t>(op[u])).uses.push_back(
           {static_cast<std::size_t>(tensor[u]), static_cast<std::uint32_t>(first[u]), static_cast<std::uint32_t>(end[u]), write[u] != 0});
     }
+    const auto call_first = ints("call_first"), call_last = ints("call_last"), call_again = ints("call_again");
+    for (std::size_t c = 0; c < call_first.size(); ++c) {
+      if (call_again[c] != 0) add_call(static_cast<std::uint32_t>(call_first[c]), static_cast<std::uint32_t>(call_last[c]), died);
+    }
     EngineConfig config;
     config.budget_chunks = budget_chunks;
     auto driver = std::make_unique<ModelDriver>(chunk, costs);
     device_ = driver.get();
     engine_ = std::make_unique<Engine>(std::move(driver), make_ram_store(chunk, Bytes{1} << 38), config);
     stream_ = engine_->streams()->lane(nullptr);
+    if (!calls_.empty()) engine_->remake().use(std::make_unique<ModelRemaker>(*engine_, *device_, stream_, launch_ns_));
     live_.resize(bytes_.size());
     // What is there when an iteration begins: tensors that last, and those that an iteration leaves to the next.
     for (std::size_t t = 0; t < bytes_.size(); ++t) {
@@ -58,6 +64,7 @@ class Replay {
   }
 
   ~Replay() {
+    if (engine_->remake().on()) engine_->remake().suspend(true);
     for (Range*& range : live_) free(range, false);
     engine_->detach();
   }
@@ -88,7 +95,37 @@ class Replay {
     std::vector<std::size_t> births = {}, deaths = {};
     std::vector<UseOf> uses = {};
     std::vector<std::uint32_t> ends = {};  // rows whose operations end with this one
+    std::optional<std::size_t> call = {};  // that begins with it
   };
+
+  // What a call that can be run again does, by what its rows do. One that writes several tensors is not run again.
+  void add_call(std::uint32_t first, std::uint32_t last, const std::vector<std::int64_t>& died) {
+    ReplayCall call;
+    call.first = first;
+    call.last = last;
+    std::vector<std::size_t> born;
+    for (std::uint32_t i = first; i <= last; ++i) {
+      const Row& row = rows_.at(i);
+      call.ns += row.ns;
+      for (const std::size_t tensor : row.births) {
+        born.push_back(tensor);
+        const bool outlives = died[tensor] < static_cast<std::int64_t>(i) || died[tensor] > static_cast<std::int64_t>(last);
+        outlives ? call.results.push_back(tensor) : static_cast<void>(call.scratch += bytes_[tensor]);
+      }
+    }
+    for (std::uint32_t i = first; i <= last; ++i) {
+      for (const UseOf& use : rows_[i].uses) {
+        if (std::find(born.begin(), born.end(), use.tensor) != born.end()) continue;
+        auto at = std::find(call.sources.begin(), call.sources.end(), use.tensor);
+        if (at == call.sources.end()) at = call.sources.insert(at, use.tensor);
+        const auto nth = static_cast<std::size_t>(at - call.sources.begin());
+        if (use.write && call.written.value_or(nth) != nth) return;
+        if (use.write) call.written = nth;
+      }
+    }
+    rows_[first].call = calls_.size();
+    calls_.push_back(std::move(call));
+  }
 
   Range* allocate(std::size_t tensor, bool pinned) {
     free(live_[tensor], true);  // born once more and freed nowhere: the old one is replaced
@@ -103,7 +140,12 @@ class Replay {
   void replay(const Row& row) {
     device_->spend(launch_ns_);
     engine_->tick();
+    const bool sees = row.call && runner_.sees(runner_.rows());
     runner_.row(*engine_, row.op, stream_);
+    while (runner_.has_due()) {
+      engine_->remake().bring(runner_.take_due());
+      runner_.go_on(*engine_);
+    }
     std::vector<Use> uses, missing;
     for (const UseOf& use : row.uses) {
       Range* range = live_[use.tensor];
@@ -119,6 +161,12 @@ class Replay {
     if (!missing.empty()) engine_->pin_and_fetch(missing, "replay");
     uses.insert(uses.end(), missing.begin(), missing.end());
     for (const Use& use : uses) engine_->streams()->ready_on(stream_, *use.range);
+    if (sees) begin(calls_[*row.call]);
+    if (engine_->remake().on()) {
+      for (const Use& use : uses) {
+        if (use.write) engine_->remake().before_write(*use.range);
+      }
+    }
     for (const std::size_t tensor : row.births) {
       Range* range = allocate(tensor, true);
       runner_.born(*range);
@@ -132,13 +180,38 @@ class Replay {
       engine_->unpin(use);
     }
     for (const std::uint32_t ended : row.ends) runner_.row_ends(ended);
+    if (begun_call_ != nullptr && runner_.rows() == begun_call_->last + 1) end();
     for (const std::size_t tensor : row.deaths) {
       if (live_[tensor] != nullptr) free(live_[tensor], runner_.died(*live_[tensor]));
     }
   }
 
+  void begin(const ReplayCall& call) {
+    auto operation = std::make_unique<ModelCall>();
+    operation->ns = call.ns;
+    operation->scratch = call.scratch;
+    operation->overwrites = call.written;
+    for (const std::size_t tensor : call.results) operation->births.push_back(bytes_[tensor]);
+    std::vector<Range*> sources;
+    for (const std::size_t tensor : call.sources) sources.push_back(live_[tensor]);
+    if (std::count(sources.begin(), sources.end(), nullptr) > 0) return;
+    begun_call_ = &call;
+    step_ = engine_->remake().begin(std::move(operation), sources);
+  }
+
+  void end() {
+    const ReplayCall& call = *std::exchange(begun_call_, nullptr);
+    runner_.call(call.first, step_ != nullptr);
+    if (step_ == nullptr) return;
+    std::vector<Range*> results;
+    for (const std::size_t tensor : call.results) results.push_back(live_[tensor]);
+    if (call.written) results.push_back(live_[call.sources[*call.written]]);
+    engine_->remake().end(std::exchange(step_, nullptr), results);
+  }
+
   const std::uint64_t launch_ns_;
   std::vector<Row> rows_;
+  std::vector<ReplayCall> calls_;  // those that can be run again
   std::vector<Bytes> bytes_;
   ModelDriver* device_ = nullptr;  // the engine's
   std::unique_ptr<Engine> engine_;
@@ -146,6 +219,8 @@ class Replay {
   PlanRunner runner_;
   std::vector<Range*> live_;       // by tensor; nullptr: not alive
   std::uint64_t begun_ = 0;
+  const ReplayCall* begun_call_ = nullptr;
+  std::shared_ptr<Step> step_;     // of it
 };
 
 }  // namespace

@@ -7,33 +7,39 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.modelled import H100, MODELS, Costs, like_a_gpu, replay
+import lgm
+from benchmarks.modelled import COSTS, NAMES, Costs, case, replay
+from lgm.gpus import GPUS
 
 FREE = Costs()
+LINK = GPUS["h100"].link
 
 
+@pytest.mark.parametrize("recompute", ["never", "auto"])
 @pytest.mark.parametrize("share", [0.75, 0.5, 0.35])
-@pytest.mark.parametrize("name", MODELS)
-def test_a_plan_takes_the_time_it_foresees(name: str, share: float) -> None:
-    trace, peak, speed = like_a_gpu(name, *MODELS[name])
-    run = replay(trace, int(peak * share), speed, FREE, plan=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_takes_the_time_it_foresees(name: str, share: float, recompute: lgm.Recompute) -> None:
+    trace, peak = case(name, "h100", "fp32")
+    run = replay(trace, int(peak * share), LINK, FREE, plan=True, recompute=recompute)
     assert run.planned >= 5
     assert run.timed == pytest.approx(trace.seconds, rel=0.001)  # although it was timed while copies were waited for
     assert run.seconds == pytest.approx(run.predicted, rel=0.02)
+    if recompute == "never" or share <= 0.5:  # at 75 % copies alone can be the best
+        assert (run.made_again > 0) == (recompute == "auto")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_calls_that_cost_what_they_do_leave_most_of_it(name: str) -> None:
-    trace, peak, speed = like_a_gpu(name, *MODELS[name])
-    plain = replay(trace, 4 * peak, speed, H100, plan=False)
-    assert plain.seconds == pytest.approx(trace.seconds, rel=0.01)
-    lru = replay(trace, int(peak * 0.75), speed, H100, plan=False)
-    planned = replay(trace, int(peak * 0.75), speed, H100, plan=True)
+    trace, peak = case(name, "h100", "fp32")
+    plain = replay(trace, 4 * peak, LINK, COSTS, plan=False)
+    assert plain.seconds == pytest.approx(trace.seconds, rel=0.02)
+    lru = replay(trace, int(peak * 0.75), LINK, COSTS, plan=False)
+    planned = replay(trace, int(peak * 0.75), LINK, COSTS, plan=True)
     assert planned.seconds < 1.2 * plain.seconds
     assert planned.seconds < lru.seconds
 
 
 def test_nobody_waits_where_everything_fits() -> None:
-    trace, peak, speed = like_a_gpu("gpt2", *MODELS["gpt2"])
-    run = replay(trace, 2 * peak, speed, H100, plan=True)
+    trace, peak = case("gpt2", "h100", "fp32")
+    run = replay(trace, 2 * peak, LINK, COSTS, plan=True)
     assert run.remaps == run.host_waits == 0
