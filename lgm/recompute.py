@@ -157,7 +157,7 @@ def candidates(trace: Trace, life: Lifetimes) -> tuple[Calls, list[Candidate]]:
 
 
 def schedule_makings(
-    trace: Trace, calls: Calls, wanted: list[Candidate], dear: Callable[[Candidate], bool]
+    trace: Trace, calls: Calls, wanted: list[Candidate], dear: Callable[[Candidate], bool], soon: float = _SOON
 ) -> list[Making]:
     """When each is made again: when it is needed, or sooner, where something that is made is made of it.
 
@@ -165,7 +165,7 @@ def schedule_makings(
     then it is not dropped, like all that cannot be made together with the others.
     """
     begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])
-    soon = begin[-1] * _SOON
+    soon = begin[-1] * soon
     books, makings = _Books(calls, wanted), []
     for row in sorted({one.stop for one in wanted}):
         targets = [one for ones in books.away.values() for one in ones if one.stop == row]

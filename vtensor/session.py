@@ -276,7 +276,8 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
     open_doors(module, config.device)
     cut_foreach(module, _bytes_of_one_call)
     if config.recompute != "never":
-        module.see("planned", os.environ.get("VTENSOR_VERIFY") == "replay")
+        verify = os.environ.get("VTENSOR_VERIFY") == "replay"
+        module.see("all" if verify else "planned", verify)
     start_planner(config, plan)
 
 

@@ -13,12 +13,18 @@ constexpr std::size_t kMostSeen = 64;  // shapes of iterations remembered withou
 Finding PlanRunner::boundary(Engine& engine) {
   recorder_.end();
   Streams* streams = engine.streams();  // where there are some, they time rows
-  const bool was_watched = std::exchange(watched_, false) && (streams == nullptr || recorder_.take_times(streams->row_times()));
+  const bool completed = active_ != nullptr && recorder_.rows() == active_->rows() && recorder_.hash() == active_->final_hash;
+  const bool planned = recording_ && !recorder_.full() && completed && followed_;
+  bool was_timed = streams == nullptr;
+  if (timed_) {
+    was_timed = recorder_.take_times(streams->row_times());
+    timed_ = planned;  // not for this one: one that has no plan was meant
+    if (timed_) streams->start_timing();
+  }
   ++counters_.iterations;
   Finding finding = Finding::nothing;
   if (recording_ && !recorder_.full()) {
-    const bool completed = active_ != nullptr && recorder_.rows() == active_->rows() && recorder_.hash() == active_->final_hash;
-    if (completed && followed_) {
+    if (planned) {
       ++counters_.planned;
       const auto mine = std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return p.get() == active_; });
       std::rotate(mine, mine + 1, plans_.end());
@@ -30,20 +36,16 @@ Finding PlanRunner::boundary(Engine& engine) {
         if (seen == seen_.end()) {
           if (seen_.size() >= kMostSeen) seen_.erase(seen_.begin());
           seen_.push_back({recorder_.hash(), 1});
-          watched_ = streams == nullptr;  // on a GPU kernels are still being tuned
-        } else if (!std::has_single_bit(seen->times + 1)) {
-          ++seen->times;
-        } else if (!was_watched) {
-          watched_ = true;  // the next of its kind will be worth analysing
-        } else {
-          ++seen->times;
+        } else if (!was_timed) {
+          timed_ = true;  // the next of its kind will be worth analysing
+          streams->start_timing();
+        } else if (std::has_single_bit(++seen->times)) {
           finding = Finding::repeated;  // again now and then: the analysis may have been busy with another shape, or have failed
         }
       }
     }
     std::swap(recorder_, finished_);
   }
-  if (watched_ && streams != nullptr) streams->start_timing();
   if (forget_) {
     plans_.clear();
     seen_.clear();
@@ -88,7 +90,7 @@ void PlanRunner::forget_plans() {
 void PlanRunner::reset() {
   recorder_ = Recorder{};
   finished_ = Recorder{};
-  recording_ = watched_ = followed_ = false;
+  recording_ = timed_ = followed_ = false;
   plans_.clear();
   active_ = nullptr;
   bound_.clear();
@@ -112,7 +114,7 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
     if (active_ != nullptr) deviate(engine);
     return kNone;
   }
-  if (watched_ && engine.streams() != nullptr) engine.streams()->row_begins(stream);
+  if (timed_) engine.streams()->row_begins(stream);
   const std::uint32_t row = recorder_.row(op);
   if (!followed_) return row;
   if (row >= active_->rows() || active_->hash[row] != recorder_.hash()) {

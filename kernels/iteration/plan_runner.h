@@ -74,10 +74,10 @@ class PlanRunner {
   bool recording() const noexcept { return recording_; }
   // `stream`: what the row is asked of, on an ordered device.
   std::uint32_t row(Engine& engine, OpId op, Ticket::Lane stream = Ticket::Lane::none);
-  // Whether an operation that begins with this row should be seen: it will be run again, or a plan will be made that may say so.
-  bool sees(std::uint32_t row) const noexcept {
-    return followed_ ? row < active_->sees.size() && active_->sees[row] != 0 : watched_;
-  }
+  // Whether an operation that begins with this row will be run again.
+  bool sees(std::uint32_t row) const noexcept { return followed_ && row < active_->sees.size() && active_->sees[row] != 0; }
+  // Whether a plan may be made of the iteration, which should know what could be run again.
+  bool asks() const noexcept { return !followed_; }
   void call(std::uint32_t first, bool again) { recorder_.call(first, again); }
   // What must be made again before the row goes on; then go_on() must be called, and this again.
   std::vector<PlannedMove> take_due() { return std::exchange(due_, {}); }
@@ -124,7 +124,7 @@ class PlanRunner {
   Recorder recorder_;
   Recorder finished_;
   bool recording_ = false;
-  bool watched_ = false;                      // the iteration may be analysed: what can be run again is seen, a GPU times rows
+  bool timed_ = false;                        // an ordered device keeps the moments at which rows of this iteration begin
   bool followed_ = false;                     // the whole iteration so far followed a plan
   std::vector<std::unique_ptr<Plan>> plans_;  // the one completed last at the end
   Plan* active_ = nullptr;

@@ -31,6 +31,7 @@ struct Seen {
   Range* written = nullptr;       // the tensor it overwrites
   std::size_t fresh = 0;          // tensors it may make at most
   int exceptions = 0;
+  bool could = false;             // without a step: whether there could be one
   bool counts = false;            // whether to fill `births`
   std::vector<Range*> births;     // allocated in it, and alive
 };

@@ -3,6 +3,8 @@
 // Covers: seeing, dropping and comparing, by address; what verifying found.
 // Leaves: all of it to torch_seen.h and engine/remake.h.
 
+#include <map>
+
 #include "python/module.h"
 #include "torch/torch_remaker.h"
 #include "torch/torch_seen.h"
@@ -17,11 +19,13 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 }  // namespace
 
 void bind_remaking(py::module_& m) {
-  // `what`: "nothing", "planned" or "all" operations are seen from now on.
+  // Which operations are seen from now on: see torch_seen.h.
   m.def(
       "see",
       [](const std::string& what, bool verify) {
-        see(current(), what == "all" ? Seeing::all : what == "planned" ? Seeing::planned : Seeing::nothing, verify);
+        const std::map<std::string, Seeing> known{
+            {"nothing", Seeing::nothing}, {"planned", Seeing::planned}, {"noted", Seeing::noted}, {"all", Seeing::all}};
+        see(current(), known.at(what), verify);
       },
       py::arg("what"), py::arg("verify") = false, Unlocked());
   // Drops what of a tensor can be.

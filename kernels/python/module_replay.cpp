@@ -140,7 +140,7 @@ class Replay {
   void replay(const Row& row) {
     device_->spend(launch_ns_);
     engine_->tick();
-    const bool sees = row.call && runner_.sees(runner_.rows());
+    const bool sees = row.call && (runner_.sees(runner_.rows()) || runner_.asks());
     runner_.row(*engine_, row.op, stream_);
     while (runner_.has_due()) {
       engine_->remake().bring(runner_.take_due());

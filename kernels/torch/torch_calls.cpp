@@ -40,6 +40,35 @@ std::shared_ptr<std::byte[]> aligned(Bytes bytes, Bytes align) {
 
 }  // namespace
 
+TorchCall::Access TorchCall::access_to(const Traits& traits, std::size_t argument) {
+  const std::uint64_t bit = std::uint64_t{1} << std::min<std::size_t>(argument, 63);
+  if ((traits.written & bit) != 0) return Access::overwrites;
+  return (traits.may_write & bit) != 0 ? Access::may_write : Access::reads;
+}
+
+// Whether its bytes may be copied: what is overwritten lives on.
+bool TorchCall::may_copy(const c10::TensorImpl& tensor, Access access) {
+  return static_cast<Bytes>(reach(tensor)) * tensor.itemsize() <= kMostCopied && access != Access::overwrites;
+}
+
+bool TorchCall::could_keep(const at::RecordFunction& function, const Traits& traits, Engine& engine) {
+  std::size_t index = 0;
+  for (const c10::IValue& input : function.inputs()) {
+    const Access access = access_to(traits, index++);
+    const auto fits = [&](const c10::IValue& value) {
+      if (!value.isTensor() || !value.toTensor().defined()) return value.isTensor() || is_plain_value(value);
+      const c10::TensorImpl& impl = *value.toTensor().unsafeGetTensorImpl();
+      if (!plain(impl)) return false;
+      const Range* range = engine.find(reinterpret_cast<const void*>(storage_of(impl)));
+      if (range != nullptr && access != Access::may_write) return !range->exported;
+      return may_copy(impl, access);
+    };
+    const bool one = !input.isList() || is_plain_value(input);
+    if (one ? !fits(input) : !std::all_of(input.toListRef().begin(), input.toListRef().end(), fits)) return false;
+  }
+  return true;
+}
+
 std::unique_ptr<TorchCall> TorchCall::keep(const at::RecordFunction& function, const Traits& traits, Engine& engine,
                                            std::vector<Range*>* sources) {
   const auto handle = c10::Dispatcher::singleton().findOp(*function.operator_name());
@@ -47,11 +76,7 @@ std::unique_ptr<TorchCall> TorchCall::keep(const at::RecordFunction& function, c
   std::unique_ptr<TorchCall> call(new TorchCall(*handle));
   std::size_t index = 0;
   for (const c10::IValue& input : function.inputs()) {
-    const std::uint64_t bit = std::uint64_t{1} << std::min<std::size_t>(index++, 63);
-    const Access access = (traits.written & bit) != 0     ? Access::overwrites
-                          : (traits.may_write & bit) != 0 ? Access::may_write
-                                                          : Access::reads;
-    if (!call->keep(input, access, engine, sources)) return nullptr;
+    if (!call->keep(input, access_to(traits, index++), engine, sources)) return nullptr;
   }
   return call;
 }
@@ -107,7 +132,7 @@ bool TorchCall::keep_tensor(const at::Tensor& given, Access access, Engine& engi
   } else {
     const Bytes item = impl.itemsize();
     const Bytes bytes = static_cast<Bytes>(reach(impl)) * item;
-    if (bytes > kMostCopied || access == Access::overwrites) return false;
+    if (!may_copy(impl, access)) return false;
     const Address from = storage + static_cast<Bytes>(tensor.offset) * item;
     tensor.align = from % kAlign;
     tensor.storage_bytes = bytes;

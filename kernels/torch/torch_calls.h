@@ -28,6 +28,9 @@ class TorchCall final : public Operation {
   static std::unique_ptr<TorchCall> keep(const at::RecordFunction& function, const Traits& traits, Engine& engine,
                                          std::vector<Range*>* sources);
 
+  // Whether it would be kept.
+  static bool could_keep(const at::RecordFunction& function, const Traits& traits, Engine& engine);
+
   // Its arguments: `address_of(i)` says where its i-th source lies. What they are made of lives as long as `memory`.
   std::vector<c10::IValue> arguments(const std::function<Address(std::size_t)>& address_of, std::vector<c10::Storage>* memory) const;
   const c10::OperatorHandle& op() const noexcept { return op_; }
@@ -61,6 +64,8 @@ class TorchCall final : public Operation {
 
   // What is written without a word may be written when the call is run again: it gets a copy.
   enum class Access : std::uint8_t { reads, may_write, overwrites };
+  static Access access_to(const Traits& traits, std::size_t argument);
+  static bool may_copy(const c10::TensorImpl& tensor, Access access);
 
   explicit TorchCall(const c10::OperatorHandle& op) : op_(op), conditions_(Conditions::now()) {}
   bool keep(const c10::IValue& value, Access access, Engine& engine, std::vector<Range*>* sources);

@@ -115,15 +115,22 @@ void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& funct
   seen.frame = thread.frames.size() - 1;
   const Seeing what = g_seeing.load(std::memory_order_relaxed);
   if (what == Seeing::nothing) return;
-  bool wanted = what == Seeing::all;
+  bool wanted = what == Seeing::all, asked = false;
   if (const Recording recording{thread}) {
     seen.first_row = thread.frames.back().row != kNone ? thread.frames.back().row : recording->rows();
     wanted |= recording->sees(seen.first_row);
+    asked = what == Seeing::noted || recording->asks();
   }
-  if (!wanted) return;
+  if (!wanted && !asked) return;
   const bool verify = g_verify.load(std::memory_order_relaxed);
   if (traits.again != Again::yes || at::in_parallel_region()) {
     if (verify) note(traits.name, std::nullopt, why_not(traits.again));
+    return;
+  }
+  seen.fresh = traits.fresh_lists ? ~std::size_t{0} : traits.fresh;
+  seen.exceptions = std::uncaught_exceptions();
+  if (!wanted) {
+    seen.could = seen.counts = TorchCall::could_keep(function, traits, engine);
     return;
   }
   std::vector<Range*> sources;
@@ -133,8 +140,6 @@ void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& funct
     return;
   }
   seen.written = call->overwrites != kNone ? sources[call->overwrites] : nullptr;
-  seen.fresh = traits.fresh_lists ? ~std::size_t{0} : traits.fresh;
-  seen.exceptions = std::uncaught_exceptions();
   seen.step = engine.remake().begin(std::move(call), sources);
   seen.counts = seen.step != nullptr;
   if (seen.written != nullptr) thread.changed.push_back(seen.written);  // its content is known only now
@@ -143,11 +148,11 @@ void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& funct
 void call_ends(Thread& thread, std::size_t frame) {
   if (thread.seen_call.frame != frame) return;
   const Seen seen = std::exchange(thread.seen_call, {});
-  const bool again = seen.step != nullptr && std::uncaught_exceptions() <= seen.exceptions && seen.births.size() <= seen.fresh;
+  const bool again = (seen.step != nullptr || seen.could) && std::uncaught_exceptions() <= seen.exceptions && seen.births.size() <= seen.fresh;
   if (seen.first_row != kNone) {
     if (const Recording recording{thread}) recording->call(seen.first_row, again);
   }
-  if (!again) return;
+  if (!again || seen.step == nullptr) return;
   auto& call = static_cast<TorchCall&>(*seen.step->operation);
   std::vector<Range*> results = seen.births;
   for (const Range* range : results) call.births.push_back(range->bytes);

@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from vtensor import planning
+from vtensor.demo.workloads import WORKLOADS
+
 from ..identity import check_identity
 from .test_programs import OPTIMIZERS, training
 
@@ -50,3 +53,31 @@ def test_real_model(model: Any, optimizer: str) -> None:
     # Where iterations were never pressed (the peak was the comparison's copy of everything) none needs a plan.
     assert all(run["planned_iterations"] > 0 for run in runs if run["iterations"] > 0)
     assert runs[-1]["planned_iterations"] > 0
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_real_models_that_are_made_again(name: str) -> None:
+    """Over a link so slow that much is made again: dropout, running statistics, the optimizer's state, generators."""
+
+    def program() -> Any:
+        torch.manual_seed(0)
+        model, batch = WORKLOADS[name].make()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        model.train()
+        losses = []
+        for step in range(8):
+            optimizer.zero_grad()
+            loss = model(**batch(step)).loss
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            planning.wait_for_plan()
+        return losses, model.state_dict(), optimizer.state_dict(), torch.get_rng_state()
+
+    runs = check_identity(
+        program, (0.75, 0.5, 0.35, 0.25), chunk=2 << 20, min_size=1 << 20, host=12 << 30, ample=8 << 30, link="800MB/s"
+    )
+    for run in runs:
+        print(name, {key: run[key] >> 20 for key in ("budget_bytes", "moved_out_bytes", "made_bytes")}, run["plans"])
+    assert all(run["planned_iterations"] >= 3 for run in runs)
+    assert runs[1]["made_bytes"] > 0

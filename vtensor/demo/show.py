@@ -145,13 +145,14 @@ def demo(fraction: float, steps: int) -> int:
         "peak\nheld",
         "moved\nout",
         "moved\nin",
+        "made\nagain",
         "step time\n/ plain",
         "bit-\nidentical",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, result in results.items():
         stats = result["stats"]
-        names = ("budget_bytes", "held_bytes.peak", "moved_out_bytes", "moved_in_bytes")
+        names = ("budget_bytes", "held_bytes.peak", "moved_out_bytes", "moved_in_bytes", "made_bytes")
         table.add_row(
             WORKLOADS[name].title,
             *(f"{size / 2**20:,.0f}" for size in (result["peak"], *(stats[key] for key in names))),
@@ -160,6 +161,7 @@ def demo(fraction: float, steps: int) -> int:
         )
     console.print(table)
     console.print(
-        "Moved bytes are those of all steps. Step times were measured in turns, in this run, on this machine."
+        "Bytes moved, and bytes made again instead, are those of all steps. Step times were measured in turns, in this "
+        "run, on this machine."
     )
     return 0 if all(result["identical"] for result in results.values()) else 1
