@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import growth, modelled, overhead, plans, steps, traces
+from . import growth, modelled, overhead, plans, remaking, steps, traces
 from .edge import link_here
 
 CASES = {
@@ -18,6 +18,8 @@ CASES = {
     "B3": ("plans beside plain torch and LRU, no limit on the link", plans.unlimited),
     "B4": ("the paper's experiment at the link of an edge GPU", lambda: plans.edge(link_here())),
     "B4s": ("the same in the simulator, six models and three budgets", plans.simulated),
+    "R5": ("plans that copy and make again beside plans that only copy, B4's link", lambda: remaking.edge(link_here())),
+    "R9": ("plans of the best checkpoints on unmodified models", remaking.checkpoints),
     "B5": ("reservation, mapping and early copies switched off", lambda: plans.ablation(link_here())),
     "B6": ("how the analysis grows with the trace", growth.run),
     "B9": ("cost of recording and of following a plan", overhead.recording),

@@ -205,6 +205,7 @@ def simulated() -> None:
             chunks = max(int(life.peak * share), int(life.needed.max()))
             device = lgm.Device(chunks, link, link, switch=8e-6)
             best = lgm.analyze(trace, device)
+            both = lgm.analyze(trace, device, recompute="auto").prediction.step_seconds
             whole = lgm.analyze(trace, device, lgm.Switches(granularity="tensor")).prediction.step_seconds
             bound = least_seconds(trace, device, moves_of_plan(best)[1])
             windows = least_seconds_in_windows(trace, device, life)
@@ -213,7 +214,7 @@ def simulated() -> None:
             plan = best.prediction.step_seconds
             rows.append({
                 "model": name, "budget": f"{share:.0%}", "link (MB/s)": round(link / 1e6),
-                "plan / computing": round(plan / trace.seconds, 3),
+                "plan / computing": round(plan / trace.seconds, 3), "both / computing": round(both / trace.seconds, 3),
                 "plan vs tensor LRU": round(tensor_lru / plan, 3), "plan vs tensor plan": round(whole / plan, 3),
                 "chunks alone (LRU)": round(tensor_lru / chunk_lru, 3), "plan / bound": round(plan / bound, 3),
                 "plan / bound by windows": round(plan / windows, 3),

@@ -37,6 +37,8 @@ class Calls:
     maker: dict[Content, int] = field(default_factory=dict)
     scratch: list[int] = field(default_factory=list)
     """Bytes of what each call allocates beside what lives on after it."""
+    makes: list[list[Content]] = field(default_factory=list)
+    """By each call."""
     born_in: list[list[int]] = field(default_factory=list)
     """What each call allocates, and lives on."""
 
@@ -78,6 +80,9 @@ class Calls:
             if write:
                 self._wrote(t, row, c)
         self.reads = [sorted(set(of)) for of in self.reads]
+        self.makes = [[] for _ in self.first]
+        for content, c in self.maker.items():
+            self.makes[c].append(content)
         return self
 
     def _wrote(self, t: int, row: int, call: int) -> None:

@@ -4,7 +4,8 @@ Source: Hong, Tsai, Wang, Liu, Wu, arXiv 2502.12499, and the master's thesis bef
 with a dynamic program of the complexity it gives; the linear program of its authors' code is not what its text says
 (it returns more than the least peak on most random chains), and n is at most some hundreds, so that n^2 is free.
 
-A chain is n layers, of which layer k leaves ``size[k]`` behind. The first and the last are kept. Between two
+A chain is n layers, of which layer k leaves ``size[k]`` behind; as a checkpoint it holds ``held[k]`` of that (in the
+paper all of it: the default), and a gradient is as large. The first and the last are kept. Between two
 checkpoints i < j that follow each other, the layers are made again from i when backward reaches j: while it does, all
 of them are held, the largest of the gradients, and that of j.
 
@@ -26,21 +27,32 @@ from .model import Floats
 __all__ = ["least_peak", "least_peak_without_freeing", "peak_of", "peak_of_without_freeing"]
 
 
-def _sizes(size: Sequence[float] | Floats) -> Floats:
+Sizes = Sequence[float] | Floats
+
+
+def _sizes(size: Sizes, held: Sizes | None) -> tuple[Floats, Floats]:
     row = np.asarray(size, dtype=np.float64)
-    if row.ndim != 1 or not len(row) or not np.isfinite(row).all() or (row < 0).any():
-        raise LgmError("a chain is a row of sizes, none of them negative")
-    return row
+    both = row if held is None else np.asarray(held, dtype=np.float64)
+    for each in (row, both):
+        if (
+            each.shape != row.shape
+            or each.ndim != 1
+            or not len(each)
+            or not np.isfinite(each).all()
+            or (each < 0).any()
+        ):
+            raise LgmError("a chain is a row of sizes, none of them negative")
+    return row, both
 
 
-def _segments(size: Floats, i: int) -> Floats:
+def _segments(size: Floats, held: Floats, i: int) -> Floats:
     """[n - i - 1] What making layers (i, j] again holds beside checkpoint i and those before it, for each j > i."""
-    after = size[i + 1 :]
-    largest = np.maximum.accumulate(np.maximum(after, size[i]))
-    return np.cumsum(after) + largest + after
+    gradients = held[i + 1 :]
+    largest = np.maximum.accumulate(np.maximum(gradients, held[i]))
+    return np.cumsum(size[i + 1 :]) + largest + gradients
 
 
-def peak_of(size: Sequence[float] | Floats, checkpoints: Sequence[int]) -> float:
+def peak_of(size: Sizes, checkpoints: Sequence[int], held: Sizes | None = None) -> float:
     """The peak of a choice where backward frees each segment before it makes the one before it again.
 
     Raises
@@ -48,15 +60,15 @@ def peak_of(size: Sequence[float] | Floats, checkpoints: Sequence[int]) -> float
     LgmError
         If the first or the last layer is not among the checkpoints, or they are not in order.
     """
-    row, kept = _checked(size, checkpoints)
+    row, held, kept = _checked(size, held, checkpoints)
     if len(row) == 1:
-        return float(row[0])
-    before = np.cumsum(row[kept])  # checkpoints up to each
-    peaks = [before[k] + _segments(row, i)[j - i - 1] for k, (i, j) in enumerate(itertools.pairwise(kept))]
+        return float(held[0])
+    before = np.cumsum(held[kept])  # checkpoints up to each
+    peaks = [before[k] + _segments(row, held, i)[j - i - 1] for k, (i, j) in enumerate(itertools.pairwise(kept))]
     return float(max(*peaks, before[-1]))
 
 
-def peak_of_without_freeing(size: Sequence[float] | Floats, checkpoints: Sequence[int]) -> float:
+def peak_of_without_freeing(size: Sizes, checkpoints: Sequence[int], held: Sizes | None = None) -> float:
     """The same where checkpoints are held to the end of the iteration.
 
     Raises
@@ -64,19 +76,20 @@ def peak_of_without_freeing(size: Sequence[float] | Floats, checkpoints: Sequenc
     LgmError
         As :func:`peak_of`.
     """
-    row, kept = _checked(size, checkpoints)
+    row, held, kept = _checked(size, held, checkpoints)
     pairs = itertools.pairwise(kept)
-    return float(row[kept].sum() + max((_segments(row, i)[j - i - 1] - row[j] for i, j in pairs), default=0.0))
+    worst = max((_segments(row, held, i)[j - i - 1] - held[j] for i, j in pairs), default=0.0)
+    return float(held[kept].sum() + worst)
 
 
-def _checked(size: Sequence[float] | Floats, checkpoints: Sequence[int]) -> tuple[Floats, list[int]]:
-    row, kept = _sizes(size), list(checkpoints)
+def _checked(size: Sizes, held: Sizes | None, checkpoints: Sequence[int]) -> tuple[Floats, Floats, list[int]]:
+    (row, both), kept = _sizes(size, held), list(checkpoints)
     if not kept or kept[0] != 0 or kept[-1] != len(row) - 1 or any(a >= b for a, b in itertools.pairwise(kept)):
         raise LgmError("checkpoints are layers in order, the first and the last of the chain among them")
-    return row, kept
+    return row, both, kept
 
 
-def least_peak(size: Sequence[float] | Floats) -> tuple[float, list[int]]:
+def least_peak(size: Sizes, held: Sizes | None = None) -> tuple[float, list[int]]:
     """The least peak of all choices, and one that has it. Time n^2, of which NumPy does n at once.
 
     ``least[i]``, of the chain from checkpoint i on: what i holds, and the worse of the segment that follows it and of
@@ -87,21 +100,21 @@ def least_peak(size: Sequence[float] | Floats) -> tuple[float, list[int]]:
     LgmError
         If a size is negative or no number.
     """
-    row = _sizes(size)
+    row, held = _sizes(size, held)
     n = len(row)
     least, following = np.empty(n), np.zeros(n, dtype=np.int64)
-    least[-1] = row[-1]
+    least[-1] = held[-1]
     for i in range(n - 2, -1, -1):
-        worse = np.maximum(least[i + 1 :], _segments(row, i))
+        worse = np.maximum(least[i + 1 :], _segments(row, held, i))
         best = int(np.argmin(worse))
-        least[i], following[i] = row[i] + worse[best], i + 1 + best
+        least[i], following[i] = held[i] + worse[best], i + 1 + best
     kept = [0]
     while kept[-1] < n - 1:
         kept.append(int(following[kept[-1]]))
     return float(least[0]), kept
 
 
-def least_peak_without_freeing(size: Sequence[float] | Floats) -> tuple[float, list[int]]:
+def least_peak_without_freeing(size: Sizes, held: Sizes | None = None) -> tuple[float, list[int]]:
     """The least peak where no checkpoint is freed, and a choice that has it. Time n^3.
 
     For each cost a segment may have at most, of which there are n^2, the least sum of checkpoints: a longer segment
@@ -113,25 +126,25 @@ def least_peak_without_freeing(size: Sequence[float] | Floats) -> tuple[float, l
     LgmError
         If a size is negative or no number.
     """
-    row = _sizes(size)
+    row, held = _sizes(size, held)
     n = len(row)
     if n == 1:
-        return float(row[0]), [0]
+        return float(held[0]), [0]
     cost = np.full((n, n), np.inf)  # of the segment between two checkpoints, beside them
     for i in range(n - 1):
-        cost[i, i + 1 :] = _segments(row, i) - row[i + 1 :]
+        cost[i, i + 1 :] = _segments(row, held, i) - held[i + 1 :]
     best, choice = np.inf, [0]
     for bound in np.unique(cost[np.isfinite(cost)]):
-        total, kept = _least_sum(row, cost, float(bound))
+        total, kept = _least_sum(held, cost, float(bound))
         if total + bound < best:
             best, choice = total + bound, kept
     return float(best), choice
 
 
-def _least_sum(row: Floats, cost: Floats, bound: float) -> tuple[float, list[int]]:
+def _least_sum(held: Floats, cost: Floats, bound: float) -> tuple[float, list[int]]:
     """Checkpoints of the least sum, with no segment dearer than `bound`."""
-    n = len(row)
-    total, before = [float(row[0])] + [np.inf] * (n - 1), [0] * n
+    n = len(held)
+    total, before = [float(held[0])] + [np.inf] * (n - 1), [0] * n
     queue, first = deque([0]), 0
     for j in range(1, n):
         while first < j and cost[first, j] > bound:
@@ -141,7 +154,7 @@ def _least_sum(row: Floats, cost: Floats, bound: float) -> tuple[float, list[int
         if not queue:
             return np.inf, []
         before[j] = queue[0]
-        total[j] = float(row[j]) + total[queue[0]]
+        total[j] = float(held[j]) + total[queue[0]]
         while queue and total[queue[-1]] >= total[j]:
             queue.pop()
         queue.append(j)

@@ -1,4 +1,4 @@
-"""The command ``lgm``: analyze, simulate, validate, show, fit, perfetto.
+"""The command ``lgm``: analyze, simulate, validate, show, fit, checkpoints, perfetto.
 
 Covers: arguments, progress, turning errors into one line and exit code 2.
 Leaves: the work to ``planner``, ``report``, ``validate``.
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import get_args
 
 from . import codec, report
+from .chain import best_checkpoints
 from .errors import LgmError
 from .gpus import GPUS, Numbers, on_gpu
 from .lifetimes import analyze_lifetimes
@@ -163,6 +164,16 @@ def _fit(options: argparse.Namespace) -> int:
     return 0
 
 
+def _checkpoints(options: argparse.Namespace) -> int:
+    trace = codec.load_trace(options.trace)
+    best = best_checkpoints(trace)
+    if options.output is not None:
+        codec.save_plan(best.plan, options.output)
+        print(f"wrote {options.output}")
+    print(report.checkpoints(trace, best))
+    return 0
+
+
 def _perfetto(options: argparse.Namespace) -> int:
     plan = codec.load_plan(options.plan)
     validate(plan)
@@ -246,6 +257,10 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("fit", _fit, "what a step takes at each budget: copying only, making again only, and both")
     sub.add_argument("trace")
     device(sub)
+
+    sub = command("checkpoints", _checkpoints, "keep only the best layers of the forward pass, make the others again")
+    sub.add_argument("trace")
+    sub.add_argument("-o", "--output", metavar="PLAN", help="write the plan: 'vtensor run --plan' trains by it")
 
     sub = command("perfetto", _perfetto, "write the predicted iteration for ui.perfetto.dev")
     sub.add_argument("plan")

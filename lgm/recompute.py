@@ -100,6 +100,10 @@ class _Books:
             if c < 0 or not calls.again[c] or len(found.calls) == 2 * most:
                 return None
             found.calls.append(c)
+            for content in calls.makes[c]:
+                if content not in seen and calls.holds(content, row) and (beside := self.dropped(content[0], row)):
+                    found.passed.append(beside)
+                    seen.add(content)
             for source in calls.reads[c]:
                 if source in seen:
                     continue
@@ -157,7 +161,12 @@ def candidates(trace: Trace, life: Lifetimes) -> tuple[Calls, list[Candidate]]:
 
 
 def schedule_makings(
-    trace: Trace, calls: Calls, wanted: list[Candidate], dear: Callable[[Candidate], bool], soon: float = _SOON
+    trace: Trace,
+    calls: Calls,
+    wanted: list[Candidate],
+    dear: Callable[[Candidate], bool],
+    soon: float = _SOON,
+    most: int = _LONGEST_TOGETHER,
 ) -> list[Making]:
     """When each is made again: when it is needed, or sooner, where something that is made is made of it.
 
@@ -176,7 +185,7 @@ def schedule_makings(
         chain = None
         while targets and chain is None:
             contents = [(one.tensor, one.content) for one in targets]
-            chain = books.chain(contents, row, _LONGEST_TOGETHER, lambda one: back(one) or not dear(one))
+            chain = books.chain(contents, row, most, lambda one: back(one) or not dear(one))
             if chain is None:
                 books.give_up(targets.pop())
         if chain is None:

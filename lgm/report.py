@@ -16,6 +16,7 @@ from typing import Any, get_args
 import numpy as np
 
 from .bounds import least_seconds, least_seconds_in_windows, smallest_budget
+from .chain import Checkpoints, checkpoints_at
 from .errors import InfeasibleError, LgmError
 from .lanes import Timeline
 from .lifetimes import Lifetimes, analyze_lifetimes
@@ -26,7 +27,7 @@ from .schedule import Moves, moves_of_plan
 from .simulate import run_on_demand, run_plan
 from .units import format_bytes, format_seconds
 
-__all__ = ["draw", "fit", "graph", "perfetto", "summary", "table", "trace_summary"]
+__all__ = ["checkpoints", "draw", "fit", "graph", "perfetto", "summary", "table", "trace_summary"]
 
 _FEW = 8000  # operations
 _MOST_PLACED = 1 << 19  # chunks, each placed by itself: some seconds
@@ -232,6 +233,29 @@ def _events(plan: Plan, life: Lifetimes, moves: Moves, line: Timeline) -> list[d
             tensor = int(life.gaps.tensor[gap[k]])
             bar(tid, f"tensor {tensor}", a, b - a, chunks=chunks, bytes=chunks * trace.chunk_bytes)
     return events
+
+
+def checkpoints(trace: Trace, best: Checkpoints) -> str:
+    """What the best checkpoints keep, and what they do beside every n-th layer by the rule of the square root."""
+    chain = best.chain
+    n = len(chain.rows)
+    root = max(round(n**0.5), 1)
+    before = analyze_lifetimes(trace).peak
+    ways = [("everything kept", before, 1.0)]
+    for name, found in (
+        ("these", best),
+        (f"every {root}th layer", checkpoints_at(trace, chain, sorted({*range(0, n, root), n - 1}))),
+    ):
+        p = found.plan.prediction
+        ways.append((name, p.peak_chunks, found.plan.trace.seconds / trace.seconds))
+    lines = [f"  a chain of {n} layers; kept are what is alive after"]
+    for k in best.layers:
+        lines.append(f"    {format_bytes(chain.across[k]):>12}   layer {k}, {trace.describe(int(chain.rows[k]))}")
+    lines.append(f"  {'':<20} {'peak':>12} {'of the peak':>12} {'step':>9}")
+    for name, peak, step in ways:
+        size = format_bytes(peak * trace.chunk_bytes)
+        lines.append(f"  {name:<20} {size:>12} {peak / before:>12.0%} {step:>7.3f} x")
+    return "\n".join(lines)
 
 
 _SHARES = (0.9, 0.75, 0.6, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)

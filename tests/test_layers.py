@@ -63,7 +63,7 @@ LGM = [
     {"calls", "planner"},
     {"recompute"},
     {"rewrite", "gpus"},
-    {"only"},
+    {"only", "chain"},
     {"mix"},
     {"report"},
     {"__init__"},

@@ -1,0 +1,73 @@
+"""The chain of a forward pass, read off a trace, and plans that follow checkpoints on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lgm
+from lgm.chain import best_checkpoints, checkpoints_at, find_chain
+from lgm.lifetimes import analyze_lifetimes
+
+from .random_traces import CHUNK, build
+
+TRACES = Path(__file__).resolve().parents[2] / "traces"
+
+
+def chained(layers: int) -> lgm.Trace:
+    """Layer k makes a large tensor that only backward reads, and a small one that the next layer reads, too."""
+    n = 2 * layers
+    tensors = [(4 * CHUNK, k, n - 1 - k) for k in range(layers)] + [(CHUNK, k, n - 1 - k) for k in range(layers)]
+    uses = [(n - 1 - k, t, 0, size, 0) for k in range(layers) for t, size in ((k, 4), (layers + k, 1))]
+    uses += [(k, layers + k - 1, 0, 1, 0) for k in range(1, layers)]
+    calls = {"call_first": list(range(n)), "call_last": list(range(n)), "call_again": [1] * n}
+    names = tuple(f"layer{k}" for k in range(layers)) + tuple(f"layer{k}_backward" for k in range(layers))
+    return build(n, tensors, uses, names=names, op_name=list(range(n)), **calls)
+
+
+def test_the_chain_is_what_was_built() -> None:
+    chain = find_chain(chained(9))
+    assert chain.rows.tolist() == list(range(9)) and chain.end == 9
+    assert chain.leaves.tolist() == [5 * CHUNK] * 9
+    assert chain.across.tolist() == [CHUNK] * 8 + [0]
+
+
+@pytest.mark.parametrize("layers", [4, 9, 25, 64])
+def test_the_best_are_better_than_every_root(layers: int) -> None:
+    trace = chained(layers)
+    best = best_checkpoints(trace)
+    lgm.validate(best.plan)
+    root = round(layers**0.5)
+    other = checkpoints_at(trace, best.chain, sorted({*range(0, layers, root), layers - 1}))
+    assert best.plan.prediction.peak_chunks <= other.plan.prediction.peak_chunks
+    if layers > 4:
+        assert best.plan.prediction.peak_chunks < analyze_lifetimes(trace).peak / 1.5
+    assert best.plan.out_chunks == best.plan.in_chunks == 0
+    assert best.plan.trace.seconds < 1.5 * trace.seconds  # nothing is run twice
+
+
+@pytest.mark.parametrize("name", ["resnet50", "gpt2", "bert", "vit", "unet", "mobilenet_v2"])
+def test_real_models_need_less_than_by_the_rule_of_the_root(name: str) -> None:
+    trace = lgm.load_trace(TRACES / f"{name}.npz")
+    best = best_checkpoints(trace)
+    lgm.validate(best.plan)
+    n = len(best.chain.rows)
+    root = round(n**0.5)
+    other = checkpoints_at(trace, best.chain, sorted({*range(0, n, root), n - 1}))
+    assert best.plan.prediction.peak_chunks <= other.plan.prediction.peak_chunks
+    assert best.plan.trace.seconds < 1.35 * trace.seconds
+    assert best.plan.prediction.peak_chunks < analyze_lifetimes(trace).peak
+
+
+def test_what_is_no_chain_is_refused() -> None:
+    with pytest.raises(lgm.LgmError, match="record it anew"):
+        find_chain(build(2, [(CHUNK, 0, 1)], [(1, 0, 0, 1, 0)]))
+    calls = {"call_first": [0], "call_last": [0], "call_again": [1]}
+    with pytest.raises(lgm.LgmError, match="no forward and backward"):
+        find_chain(build(2, [(CHUNK, 0, 1)], [(1, 0, 0, 1, 0)], **calls))
+    alone = chained(1)
+    with pytest.raises(lgm.LgmError, match="nothing between"):
+        checkpoints_at(alone, find_chain(alone), [0])
+    assert np.all(find_chain(alone).leaves == 5 * CHUNK)
