@@ -23,10 +23,10 @@ from .steps import MIB
 WARM, STEPS = 3, 9
 
 
-def edge(link: float) -> None:
+def edge(link: float, names: tuple[str, ...] = tuple(WORKLOADS)) -> None:
     """R5: six models, three budgets; plans come from the recorded traces."""
     rows: list[Row] = []
-    for name in WORKLOADS:
+    for name in names:
         trace = lgm.load_trace(TRACES / f"{name}.npz")
         life = analyze_lifetimes(trace)
         for share in (0.75, 0.5, 0.35):
