@@ -31,7 +31,7 @@ from .units import format_bytes
 
 __all__ = ["analyze_only"]
 
-_ROUNDS = 24
+_PATIENCE = 5  # rounds that find no lower peak
 _SECONDS = 0.2  # for improving each cover
 _EFFORT = 100_000  # operations to look at, more or less
 # What is made by the way and needed within such a part of the iteration is kept from then on; what takes less than such
@@ -73,14 +73,15 @@ def _search(
 ) -> tuple[tuple[Trace, Remaking] | None, int]:
     """A trace that stays within the budget, if one is found, and the lowest peak seen."""
     more = np.zeros(trace.operations, dtype=np.int64)
-    lowest = life.peak
-    for _ in range(_ROUNDS):
+    lowest, worse = life.peak, 0
+    while worse < _PATIENCE:
         wanted = _cheapest(trace, life, found, life.live - budget + more)
         makings = schedule_makings(trace, calls, wanted, lambda one: one.seconds > trace.seconds * twice, soon)
         if not makings:
             break
         again, remaking = rewrite(trace, calls, makings)
         held = _held(trace, again, remaking)
+        worse = 0 if held.max() < lowest else worse + 1
         lowest = min(lowest, int(held.max()))
         if lowest <= budget:
             return (again, remaking), lowest

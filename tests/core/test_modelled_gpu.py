@@ -17,7 +17,9 @@ LINK = GPUS["h100"].link
 
 @pytest.mark.parametrize("recompute", ["never", "auto"])
 @pytest.mark.parametrize("share", [0.75, 0.5, 0.35])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in ("bert", "vit") else []) for name in NAMES]
+)
 def test_a_plan_takes_the_time_it_foresees(name: str, share: float, recompute: lgm.Recompute) -> None:
     trace, peak = case(name, "h100", "fp32")
     run = replay(trace, int(peak * share), LINK, FREE, plan=True, recompute=recompute)

@@ -104,7 +104,7 @@ def some_makings(trace: lgm.Trace, price: float) -> tuple[Calls, list[Making]]:
 
 
 @pytest.mark.parametrize("price", [1e6, 3.0])
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(150))
 def test_what_is_made_again_is_what_it_was(seed: int, price: float) -> None:
     trace = some_trace(seed)
     calls, makings = some_makings(trace, price)
@@ -144,12 +144,12 @@ def test_a_block_of_which_all_was_dropped_is_run_once() -> None:
     assert len(np.unique(plan.remaking.make_op)) < len(plan.remaking.make_op)  # and several together
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_plans_without_copies(seed: int) -> None:
     trace = with_calls(training(12, seed), seed, share=1.0)
     life = analyze_lifetimes(trace)
     made = 0
-    for share in (0.9, 0.8, 0.7, 0.6):
+    for share in (0.9, 0.7):
         budget = max(int(life.peak * share), int(life.needed.max()))
         try:
             plan = lgm.analyze(trace, lgm.Device(budget, 1.0, 1.0), recompute="only")
