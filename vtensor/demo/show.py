@@ -138,7 +138,7 @@ def demo(fraction: float, steps: int) -> int:
             task = progress.add_task(WORKLOADS[name].title, total=steps, note="")
             results[name] = _compare(name, fraction, steps, progress, task)
     table = Table(title="What it took (sizes in MiB)")
-    table.add_column("model")
+    table.add_column("model", no_wrap=True)
     for heading in (
         "peak\nwanted",
         "budget",
@@ -146,8 +146,8 @@ def demo(fraction: float, steps: int) -> int:
         "moved\nout",
         "moved\nin",
         "made\nagain",
-        "step time\n/ plain",
-        "bit-\nidentical",
+        "time /\nplain",
+        "same\nbits",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, result in results.items():
