@@ -137,7 +137,7 @@ def demo(fraction: float, steps: int) -> int:
         for name in SHOWN:
             task = progress.add_task(WORKLOADS[name].title, total=steps, note="")
             results[name] = _compare(name, fraction, steps, progress, task)
-    table = Table(title="What it took (sizes in MiB)")
+    table = Table(title="What it took (sizes in MiB)", pad_edge=False)
     table.add_column("model", no_wrap=True)
     for heading in (
         "peak\nwanted",
