@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-
-import torch
+from vtensor.recorder import flop_per_second
 
 # A GTX 1650 computes about 3 TFLOP/s in fp32 and has PCIe 3.0 x16, about 12 GB/s.
 FLOP_PER_BYTE = 3e12 / 12e9
-
-
-def flop_per_second(size: int = 2048, rounds: int = 9) -> float:
-    """What torch multiplies matrices with here, median of some rounds."""
-    a, b = torch.randn(2, size, size)
-    seconds = []
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        a @ b
-        seconds.append(time.perf_counter() - begun)
-    return 2 * size**3 / statistics.median(seconds)
 
 
 def link_for(flop: float) -> float:

@@ -11,7 +11,6 @@ import lgm
 from lgm.report import trace_summary
 from vtensor.demo.workloads import WORKLOADS
 
-from .edge import flop_per_second
 from .record import metadata
 
 FOLDER = Path(__file__).resolve().parent.parent / "traces"
@@ -43,7 +42,6 @@ def record(name: str, path: str, commit: str) -> None:
         recorded_by="python -m benchmarks traces",
         commit=commit,
         processor=metadata()["machine"],
-        flop_per_second=flop_per_second(),
     )
 
 

@@ -5,8 +5,8 @@ Leaves: traces recorded on a GPU, which say it themselves (``vtensor run --save-
 
 How a time is come by: an operation that is bound by memory takes (bytes read + written) / the memory's speed. One that
 multiplies matrices (convolutions among them) takes what it took on the processor, scaled by how fast both multiply;
-or as long as its bytes, if that is longer. Peak speeds are those of the makers' data sheets, times what good kernels
-reach of them. ``benchmarks/results/modelled_gpus*`` holds the H100 against a real one.
+or as long as its bytes, if that is longer. Peak speeds are those of the makers' data sheets, times what eager kernels
+reach of them. ``DESIGN.md`` holds the H100 against a real one.
 """
 
 from __future__ import annotations
@@ -108,7 +108,10 @@ def on_gpu(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", batch: int = 1, ch
     try:
         here = float(trace.meta["flop_per_second"])
     except (KeyError, TypeError, ValueError):
-        raise LgmError("this trace does not say how fast its machine multiplies; record it anew") from None
+        raise LgmError(
+            "this trace does not say how fast its machine multiplies (it is a GPU's, or older than that): "
+            "record it anew, on a processor"
+        ) from None
     like_a_weight = np.isin(trace.tensor_bytes, trace.tensor_bytes[trace.lasting])
     size = np.where(like_a_weight, 1, batch) * trace.tensor_bytes
     larger = _with_sizes(trace, -(-size // 2) if numbers == "bf16" else size, trace.chunk_bytes)

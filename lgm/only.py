@@ -48,10 +48,10 @@ def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: P
     calls, found = candidates(trace, life)
     habits = _HABITS[: max(1, _EFFORT // (4 * trace.operations))]
     best: tuple[Trace, Remaking] | None = None
-    lowest = life.peak
+    first, lowest = _cheapest(trace, life, found, life.live - device.budget_chunks), life.peak
     for k, (soon, twice) in enumerate(habits):
         say("made again", k / len(habits))
-        again, least = _search(trace, life, calls, found, device.budget_chunks, soon, twice)
+        again, least = _search(trace, life, calls, found, first, device.budget_chunks, soon, twice)
         lowest = min(lowest, least)
         if again is not None and (best is None or again[0].seconds < best[0].seconds):
             best = again
@@ -69,13 +69,19 @@ def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: P
 
 
 def _search(
-    trace: Trace, life: Lifetimes, calls: Calls, found: list[Candidate], budget: int, soon: float, twice: float
+    trace: Trace,
+    life: Lifetimes,
+    calls: Calls,
+    found: list[Candidate],
+    wanted: list[Candidate],
+    budget: int,
+    soon: float,
+    twice: float,
 ) -> tuple[tuple[Trace, Remaking] | None, int]:
-    """A trace that stays within the budget, if one is found, and the lowest peak seen."""
+    """A trace that stays within the budget, if one is found from those first `wanted` on, and the lowest peak seen."""
     more = np.zeros(trace.operations, dtype=np.int64)
     lowest, worse = life.peak, 0
     while worse < _PATIENCE:
-        wanted = _cheapest(trace, life, found, life.live - budget + more)
         makings = schedule_makings(trace, calls, wanted, lambda one: one.seconds > trace.seconds * twice, soon)
         if not makings:
             break
@@ -86,6 +92,7 @@ def _search(
         if lowest <= budget:
             return (again, remaking), lowest
         more += np.maximum(held - budget, 0)
+        wanted = _cheapest(trace, life, found, life.live - budget + more)
     return None, lowest
 
 

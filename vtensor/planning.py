@@ -24,7 +24,7 @@ from .background import Background
 from .config import Config, format_bytes
 from .errors import NotEnabledError
 from .plans import install, recording_of
-from .recorder import make_recording
+from .recorder import flop_per_second, make_recording
 
 __all__ = [
     "Planner",
@@ -282,6 +282,8 @@ def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
             "no whole iteration is recorded yet: call vtensor.record() first (or pass --save-trace to vtensor run), "
             "then train at least two iterations; each ends with an optimizer step or vtensor.step()"
         )
+    if planner.config.device == "cpu":
+        meta = {"flop_per_second": flop_per_second(), **meta}
     trace = make_recording(raw, planner.config.chunk, meta).trace
     lgm.save_trace(trace, path)
     return trace

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import datetime
 import platform
+import statistics
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import numpy as np
 
 from lgm.model import Ints, Trace
 
-__all__ = ["Recording", "make_recording"]
+__all__ = ["Recording", "flop_per_second", "make_recording"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,21 @@ def where_from() -> dict[str, Any]:
         "script": Path(sys.argv[0]).name if sys.argv else "",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
+
+
+def flop_per_second(size: int = 2048, rounds: int = 9) -> float:
+    """What torch multiplies matrices with on this processor, median of some rounds: what tells a trace's times from
+    those of a GPU (:mod:`lgm.gpus`).
+    """
+    import torch
+
+    a, b = torch.ones(2, size, size, dtype=torch.float32, device="cpu")
+    seconds = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        a @ b
+        seconds.append(time.perf_counter() - begun)
+    return 2 * size**3 / statistics.median(seconds)
 
 
 def make_recording(raw: dict[str, Any], chunk_bytes: int, meta: dict[str, Any] | None = None) -> Recording:

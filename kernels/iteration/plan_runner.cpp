@@ -16,10 +16,10 @@ Finding PlanRunner::boundary(Engine& engine) {
   const bool completed = active_ != nullptr && recorder_.rows() == active_->rows() && recorder_.hash() == active_->final_hash;
   const bool planned = recording_ && !recorder_.full() && completed && followed_;
   bool was_timed = streams == nullptr;
-  if (timed_) {
+  if (timing_ > 0) {
     was_timed = recorder_.take_times(streams->row_times());
-    timed_ = planned;  // not for this one: one that has no plan was meant
-    if (timed_) streams->start_timing();
+    timing_ = planned ? timing_ - 1 : 0;  // one that has no plan was meant, which may take turns with those that have one
+    if (timing_ > 0) streams->start_timing();
   }
   ++counters_.iterations;
   Finding finding = Finding::nothing;
@@ -37,7 +37,7 @@ Finding PlanRunner::boundary(Engine& engine) {
           if (seen_.size() >= kMostSeen) seen_.erase(seen_.begin());
           seen_.push_back({recorder_.hash(), 1});
         } else if (!was_timed) {
-          timed_ = true;  // the next of its kind will be worth analysing
+          timing_ = kMostPlans;  // the next of its kind will be worth analysing
           streams->start_timing();
         } else if (std::has_single_bit(++seen->times)) {
           finding = Finding::repeated;  // again now and then: the analysis may have been busy with another shape, or have failed
@@ -90,7 +90,8 @@ void PlanRunner::forget_plans() {
 void PlanRunner::reset() {
   recorder_ = Recorder{};
   finished_ = Recorder{};
-  recording_ = timed_ = followed_ = false;
+  recording_ = followed_ = false;
+  timing_ = 0;
   plans_.clear();
   active_ = nullptr;
   bound_.clear();
@@ -114,7 +115,7 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
     if (active_ != nullptr) deviate(engine);
     return kNone;
   }
-  if (timed_) engine.streams()->row_begins(stream);
+  if (timing_ > 0) engine.streams()->row_begins(stream);
   const std::uint32_t row = recorder_.row(op);
   if (!followed_) return row;
   if (row >= active_->rows() || active_->hash[row] != recorder_.hash()) {

@@ -124,7 +124,7 @@ class PlanRunner {
   Recorder recorder_;
   Recorder finished_;
   bool recording_ = false;
-  bool timed_ = false;                        // an ordered device keeps the moments at which rows of this iteration begin
+  std::size_t timing_ = 0;                    // iterations of which an ordered device keeps the moments at which rows begin
   bool followed_ = false;                     // the whole iteration so far followed a plan
   std::vector<std::unique_ptr<Plan>> plans_;  // the one completed last at the end
   Plan* active_ = nullptr;

@@ -14,6 +14,7 @@ from torch import nn
 
 import lgm
 import vtensor
+from lgm.gpus import GPUS, on_gpu
 from vtensor import native, planning
 from vtensor.planning import Planner, wait_for_plan
 from vtensor.recorder import make_recording
@@ -124,6 +125,18 @@ def test_batch_sizes_that_take_turns_get_a_plan_each() -> None:
     planned, stats = run(program)
     assert stats["plans"] == 2
     assert gained(planned, 12) == 12, planned
+
+
+def test_shapes_that_take_turns_are_timed_on_ordered_devices(late: bool) -> None:
+    """There one iteration is timed before it is planned: the wish for it must outlive those that follow plans."""
+
+    def program(t: Trainer) -> None:
+        for k in range(24):
+            t.step(rows=64 if k % 2 else 24)
+
+    planned, stats = run(program, fraction=0.7)
+    assert stats["plans"] == 2
+    assert gained(planned, 8) == 8, planned
 
 
 def test_a_shape_that_repeats_during_another_analysis_gets_its_plan_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,6 +366,12 @@ def test_a_trace_is_what_happened(trace: Path) -> None:
     assert lasting.sum() >= 6 * 2 * 3  # weights and biases, each with two states
     wraps = (read.tensor_died >= 0) & (read.tensor_died < read.tensor_born)
     assert wraps.sum() >= 6 * 2  # gradients live until zero_grad of the next iteration
+
+
+def test_a_trace_knows_what_it_would_take_on_a_gpu(trace: Path) -> None:
+    read = lgm.load_trace(trace)
+    there = on_gpu(read, GPUS["h100"])
+    assert 0 < there.seconds < read.seconds
 
 
 def test_what_an_operation_frees_before_it_allocates_is_not_held_twice() -> None:
