@@ -9,7 +9,7 @@ tensor holds between two writes is a *content*, made by the call of the first of
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,8 +39,11 @@ class Calls:
     """Bytes of what each call allocates beside what lives on after it."""
     makes: list[list[Content]] = field(default_factory=list)
     """By each call."""
-    born_in: list[list[int]] = field(default_factory=list)
-    """What each call allocates, and lives on."""
+    allocates: list[list[Content]] = field(default_factory=list)
+    """What each call puts into memory of its own when it is run again: what it allocates and lives on, and what it
+    overwrites without reading it."""
+    begun: dict[int, list[int]] = field(default_factory=dict)
+    """The contents of a tensor that such a call began, but for its first."""
 
     @classmethod
     def of(cls, trace: Trace) -> Calls:
@@ -52,6 +55,7 @@ class Calls:
             (edges[last + 1] - edges[first]).tolist(),
         )  # fmt: skip
         n = trace.operations
+        fills = (trace.call_again[order] == 2).tolist()
         call_at = np.full(n, -1, dtype=np.int64)
         for c, (a, b) in enumerate(zip(self.first, self.last, strict=True)):
             call_at[a : b + 1] = c
@@ -60,7 +64,7 @@ class Calls:
         size = (trace.chunks * trace.chunk_bytes).tolist()
         self.writes = [[] for _ in born]
         self.reads = [[] for _ in self.first]
-        self.born_in = [[] for _ in self.first]
+        self.allocates = [[] for _ in self.first]
         self.scratch = [0] * len(self.first)
         for t, row in enumerate(born):
             if row < 0:
@@ -71,27 +75,40 @@ class Calls:
                 if row <= died[t] <= self.last[c]:
                     self.scratch[c] += size[t]
                 else:
-                    self.born_in[c].append(t)
+                    self.allocates[c].append((t, 0))
         columns = (trace.use_op.tolist(), trace.use_tensor.tolist(), trace.use_write.tolist())
         for row, t, write in zip(*columns, strict=True):
             c = where[row]
-            if c >= 0 and not self.first[c] <= born[t] <= row:
+            own = c >= 0 and self.first[c] <= born[t] <= row
+            filled = (
+                c >= 0 and fills[c] and not own and (bool(write) or self.maker.get((t, len(self.writes[t]) - 1)) == c)
+            )
+            if c >= 0 and not own and not filled:
                 self.reads[c].append((t, self.content(t, self.first[c])))
-            if write:
-                self._wrote(t, row, c)
+            if write and self._wrote(t, row, c) and filled:
+                self.allocates[c].append((t, len(self.writes[t]) - 1))
+                self.begun.setdefault(t, []).append(len(self.writes[t]) - 1)
         self.reads = [sorted(set(of)) for of in self.reads]
         self.makes = [[] for _ in self.first]
         for content, c in self.maker.items():
             self.makes[c].append(content)
         return self
 
-    def _wrote(self, t: int, row: int, call: int) -> None:
+    def _wrote(self, t: int, row: int, call: int) -> bool:
         writes = self.writes[t]
         if writes and call >= 0 and self.maker.get((t, len(writes) - 1)) == call:
-            return  # one call, one content
+            return False  # one call, one content
         writes.append(row)
         if call >= 0:
             self.maker[t, len(writes) - 1] = call
+        return True
+
+    def first_of(self, content: Content) -> Content:
+        """The content in whose memory it comes about when it is made again: what follows overwrites that."""
+        t, k = content
+        begun = self.begun.get(t, ())
+        at = bisect_right(begun, k)
+        return t, begun[at - 1] if at else 0
 
     def content(self, t: int, row: int) -> int:
         """Which content the tensor holds before a row; -1: what it held when the iteration began."""

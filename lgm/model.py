@@ -78,7 +78,8 @@ class Trace:
     call_last: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """[c] Its last row."""
     call_again: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """[c] 1 if it can be run again and makes the same, bit for bit (``kernels/torch/torch_traits.h``)."""
+    """[c] 1 if it can be run again and makes the same, bit for bit (``kernels/torch/torch_traits.h``); 2 if it also
+    does not read what it overwrites."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -112,7 +113,7 @@ class Trace:
                 ("use_write", self.use_write, k, 0, 2),
                 ("call_first", self.call_first, c, 0, n),
                 ("call_last", self.call_last, c, 0, n),
-                ("call_again", self.call_again, c, 0, 2),
+                ("call_again", self.call_again, c, 0, 3),
             ),
         )
 

@@ -56,7 +56,7 @@ class _Writer:
         """The rows of a chain, the tensors it makes, and what it reads."""
         trace, calls = self.trace, self.calls
         last_read = {t: k for k, c in enumerate(making.calls) for t, _ in calls.reads[c]}
-        targets = {one.tensor: one for one in making.targets}
+        targets = {calls.first_of((one.tensor, one.content)): one for one in making.targets}
         made: dict[Content, int] = {}  # which new tensor holds it
         for row, (k, c) in enumerate(enumerate(making.calls), start=first):
             span = slice(calls.first[c], calls.last[c] + 1)
@@ -70,13 +70,14 @@ class _Writer:
                 if again is not None and written:
                     made[t, content + 1] = again
             spare = calls.scratch[c]
-            for t in calls.born_in[c]:
+            for begun in calls.allocates[c]:
+                t = begun[0]
                 size = int(trace.tensor_bytes[t])
-                if t in targets:
-                    made[t, 0] = self.tensor(size, row, -1, t)
-                    self.lives.setdefault(t, []).append((targets[t], made[t, 0]))
+                if begun in targets:
+                    made[begun] = self.tensor(size, row, -1, t)
+                    self.lives.setdefault(t, []).append((targets[begun], made[begun]))
                 elif last_read.get(t, -1) > k:
-                    made[t, 0] = self.tensor(size, row, first + last_read[t], -1)
+                    made[begun] = self.tensor(size, row, first + last_read[t], -1)
                 else:
                     spare += size
             if spare:

@@ -78,7 +78,7 @@ class PlanRunner {
   bool sees(std::uint32_t row) const noexcept { return followed_ && row < active_->sees.size() && active_->sees[row] != 0; }
   // Whether a plan may be made of the iteration, which should know what could be run again.
   bool asks() const noexcept { return !followed_; }
-  void call(std::uint32_t first, bool again) { recorder_.call(first, again); }
+  void call(std::uint32_t first, Recorder::CallOf::Again again) { recorder_.call(first, again); }
   // What must be made again before the row goes on; then go_on() must be called, and this again.
   std::vector<PlannedMove> take_due() { return std::exchange(due_, {}); }
   bool has_due() const noexcept { return !due_.empty(); }

@@ -40,8 +40,13 @@ class Recorder {
 
   // Rows of one operation that torch itself cannot look into, with all that is nested in it.
   struct CallOf {
+    enum class Again : std::uint8_t {
+      no,
+      yes,    // it was seen, and can be run again
+      fills,  // and it does not read what it overwrites
+    };
     std::uint32_t first, last;
-    bool again;  // it was seen, and can be run again
+    Again again;
   };
 
   static constexpr std::size_t kMostRows = std::size_t{1} << 20;  // a longer "iteration" is not one
@@ -52,7 +57,7 @@ class Recorder {
   std::uint32_t row(OpId op);
   void row_ends(std::uint32_t row) noexcept;
   void use(Range& range, const Use& use);
-  void call(std::uint32_t first, bool again) {
+  void call(std::uint32_t first, CallOf::Again again) {
     if (first < rows_.size()) calls_.push_back({first, static_cast<std::uint32_t>(rows_.size() - 1), again});
   }
   void born(Range& range);

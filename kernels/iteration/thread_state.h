@@ -7,9 +7,11 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "iteration/draws.h"
 #include "iteration/plan_runner.h"
 
 namespace vt {
@@ -21,6 +23,7 @@ struct Frame {
   OpId id;
   std::uint32_t row;  // of the recorder; kNone until it uses or allocates managed memory
   Ticket::Lane stream = Ticket::Lane::none;  // what it is asked of, on an ordered device; else none
+  bool draws = false;  // random numbers
 };
 
 // An operation that is seen (recipes.h), while it runs.
@@ -32,6 +35,8 @@ struct Seen {
   std::size_t fresh = 0;          // tensors it may make at most
   int exceptions = 0;
   bool could = false;             // without a step: whether there could be one
+  bool fills = false;             // what it overwrites it does not read
+  std::optional<Draws::Alone> draws;  // if it draws random numbers
   bool counts = false;            // whether to fill `births`
   std::vector<Range*> births;     // allocated in it, and alive
 };

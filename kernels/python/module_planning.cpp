@@ -85,7 +85,7 @@ py::dict to_dict(const Recorder& recorder) {
   const auto& calls = recorder.calls();
   d["call_first"] = column(calls, [](const auto& c) { return c.first; });
   d["call_last"] = column(calls, [](const auto& c) { return c.last; });
-  d["call_again"] = column(calls, [](const auto& c) { return c.again; });
+  d["call_again"] = column(calls, [](const auto& c) { return static_cast<int>(c.again); });
   d["use_write"] = column(uses, [](const auto& u) { return u.write; });
   return d;
 }

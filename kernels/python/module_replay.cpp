@@ -17,6 +17,7 @@ namespace vt {
 namespace {
 
 using Lane = Ticket::Lane;
+constexpr auto kFills = static_cast<std::int64_t>(Recorder::CallOf::Again::fills);
 
 class Replay {
  public:
@@ -45,7 +46,8 @@ class Replay {
     }
     const auto call_first = ints("call_first"), call_last = ints("call_last"), call_again = ints("call_again");
     for (std::size_t c = 0; c < call_first.size(); ++c) {
-      if (call_again[c] != 0) add_call(static_cast<std::uint32_t>(call_first[c]), static_cast<std::uint32_t>(call_last[c]), died);
+      if (call_again[c] == 0) continue;
+      add_call(static_cast<std::uint32_t>(call_first[c]), static_cast<std::uint32_t>(call_last[c]), died, call_again[c] == kFills);
     }
     EngineConfig config;
     config.budget_chunks = budget_chunks;
@@ -99,7 +101,7 @@ class Replay {
   };
 
   // What a call that can be run again does, by what its rows do. One that writes several tensors is not run again.
-  void add_call(std::uint32_t first, std::uint32_t last, const std::vector<std::int64_t>& died) {
+  void add_call(std::uint32_t first, std::uint32_t last, const std::vector<std::int64_t>& died, bool fills) {
     ReplayCall call;
     call.first = first;
     call.last = last;
@@ -116,6 +118,8 @@ class Replay {
     for (std::uint32_t i = first; i <= last; ++i) {
       for (const UseOf& use : rows_[i].uses) {
         if (std::find(born.begin(), born.end(), use.tensor) != born.end()) continue;
+        if (fills && use.write && !call.filled) call.filled = use.tensor;
+        if (call.filled == use.tensor) continue;
         auto at = std::find(call.sources.begin(), call.sources.end(), use.tensor);
         if (at == call.sources.end()) at = call.sources.insert(at, use.tensor);
         const auto nth = static_cast<std::size_t>(at - call.sources.begin());
@@ -123,6 +127,7 @@ class Replay {
         if (use.write) call.written = nth;
       }
     }
+    if (call.filled) call.results.insert(call.results.begin(), *call.filled);
     rows_[first].call = calls_.size();
     calls_.push_back(std::move(call));
   }
@@ -201,7 +206,8 @@ class Replay {
 
   void end() {
     const ReplayCall& call = *std::exchange(begun_call_, nullptr);
-    runner_.call(call.first, step_ != nullptr);
+    using Again = Recorder::CallOf::Again;
+    runner_.call(call.first, step_ == nullptr ? Again::no : call.filled ? Again::fills : Again::yes);
     if (step_ == nullptr) return;
     std::vector<Range*> results;
     for (const std::size_t tensor : call.results) results.push_back(live_[tensor]);

@@ -21,6 +21,7 @@ struct ReplayCall {
   std::vector<std::size_t> sources;   // there before it, in order of use
   std::vector<std::size_t> results;   // made by it, and outlive it, in order of birth
   std::optional<std::size_t> written; // which source it overwrites
+  std::optional<std::size_t> filled;  // what it overwrites without reading it: its first result
 };
 
 // It, to be run again.

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
+
+#include "iteration/thread_state.h"
 
 namespace vt {
 
@@ -38,6 +41,15 @@ std::shared_ptr<std::byte[]> aligned(Bytes bytes, Bytes align) {
   return {owner, whole + align};
 }
 
+// Managed however small it is, as what it stands for was.
+at::Tensor managed_empty(at::IntArrayRef bytes, c10::Device device) {
+  struct AllSizes {
+    bool before = std::exchange(this_thread().all_sizes, true);
+    ~AllSizes() { this_thread().all_sizes = before; }
+  } const all_sizes;
+  return at::empty(bytes, at::TensorOptions().dtype(at::kByte).device(device));
+}
+
 }  // namespace
 
 TorchCall::Access TorchCall::access_to(const Traits& traits, std::size_t argument) {
@@ -51,9 +63,35 @@ bool TorchCall::may_copy(const c10::TensorImpl& tensor, Access access) {
   return static_cast<Bytes>(reach(tensor)) * tensor.itemsize() <= kMostCopied && access != Access::overwrites;
 }
 
+Range* TorchCall::filled(const at::RecordFunction& function, const Traits& traits, Engine& engine) {
+  if (!traits.fills) return nullptr;
+  Range* whole = nullptr;
+  for (const c10::IValue& input : function.inputs()) {
+    if (!input.isTensor() || !input.toTensor().defined()) continue;
+    const c10::TensorImpl& impl = *input.toTensor().unsafeGetTensorImpl();
+    if (!plain(impl)) return nullptr;
+    Range* range = engine.find(reinterpret_cast<const void*>(storage_of(impl)));
+    if (whole != nullptr) {
+      if (range == whole) return nullptr;  // it is read, too
+      continue;
+    }
+    const auto bytes = static_cast<Bytes>(impl.numel()) * impl.itemsize();
+    if (range == nullptr || range->exported || storage_of(impl) != range->base || impl.storage_offset() != 0 ||
+        bytes != range->bytes || bytes != impl.unsafe_storage().nbytes() || !impl.is_non_overlapping_and_dense()) {
+      return nullptr;
+    }
+    whole = range;
+  }
+  return whole;
+}
+
 bool TorchCall::could_keep(const at::RecordFunction& function, const Traits& traits, Engine& engine) {
   std::size_t index = 0;
   for (const c10::IValue& input : function.inputs()) {
+    if (index == traits.generator) {
+      ++index;
+      continue;
+    }
     const Access access = access_to(traits, index++);
     const auto fits = [&](const c10::IValue& value) {
       if (!value.isTensor() || !value.toTensor().defined()) return value.isTensor() || is_plain_value(value);
@@ -70,30 +108,42 @@ bool TorchCall::could_keep(const at::RecordFunction& function, const Traits& tra
 }
 
 std::unique_ptr<TorchCall> TorchCall::keep(const at::RecordFunction& function, const Traits& traits, Engine& engine,
-                                           std::vector<Range*>* sources) {
+                                           std::vector<Range*>* sources, Range** written) {
   const auto handle = c10::Dispatcher::singleton().findOp(*function.operator_name());
   if (!handle) return nullptr;
   std::unique_ptr<TorchCall> call(new TorchCall(*handle));
+  *written = filled(function, traits, engine);
+  if (*written != nullptr) call->fills = (*written)->bytes;
+  if (traits.generator != kNone) {
+    call->generator_ = generator_now(function, traits);
+    if (!call->generator_.defined()) return nullptr;
+  }
   std::size_t index = 0;
   for (const c10::IValue& input : function.inputs()) {
-    if (!call->keep(input, access_to(traits, index++), engine, sources)) return nullptr;
+    if (index == traits.generator) {
+      call->arguments_.push_back({Argument::Kind::generator, {}, {}});
+    } else if (!call->keep(input, access_to(traits, index), engine, *written, sources)) {
+      return nullptr;
+    }
+    ++index;
   }
+  if (call->overwrites != kNone) *written = (*sources)[call->overwrites];
   return call;
 }
 
-bool TorchCall::keep(const c10::IValue& value, Access access, Engine& engine, std::vector<Range*>* sources) {
+bool TorchCall::keep(const c10::IValue& value, Access access, Engine& engine, const Range* filled, std::vector<Range*>* sources) {
   Argument argument{Argument::Kind::value, {}, {}};
   if (value.isTensor()) {
     argument.kind = Argument::Kind::tensor;
     argument.tensors.push_back(kNone);
-    if (!keep_tensor(value.toTensor(), access, engine, sources, &argument.tensors[0])) return false;
+    if (!keep_tensor(value.toTensor(), access, engine, filled, sources, &argument.tensors[0])) return false;
   } else if (is_plain_value(value)) {
     argument.value = value;
   } else if (value.isTensorList() || value.isOptionalTensorList()) {
     argument.kind = value.isTensorList() ? Argument::Kind::tensors : Argument::Kind::optional_tensors;
     for (const c10::IValue& item : value.toListRef()) {
       argument.tensors.push_back(kNone);
-      if (!item.isNone() && !keep_tensor(item.toTensor(), access, engine, sources, &argument.tensors.back())) return false;
+      if (!item.isNone() && !keep_tensor(item.toTensor(), access, engine, filled, sources, &argument.tensors.back())) return false;
     }
   } else if (value.isList()) {
     for (const c10::IValue& item : value.toListRef()) {
@@ -101,14 +151,14 @@ bool TorchCall::keep(const c10::IValue& value, Access access, Engine& engine, st
     }
     argument.value = value.deepcopy();
   } else {
-    return false;  // generators, storages, objects
+    return false;  // storages, objects
   }
   arguments_.push_back(std::move(argument));
   return true;
 }
 
-bool TorchCall::keep_tensor(const at::Tensor& given, Access access, Engine& engine, std::vector<Range*>* sources,
-                            std::uint32_t* index) {
+bool TorchCall::keep_tensor(const at::Tensor& given, Access access, Engine& engine, const Range* filled,
+                            std::vector<Range*>* sources, std::uint32_t* index) {
   if (!given.defined()) return true;
   const c10::TensorImpl& impl = *given.unsafeGetTensorImpl();
   if (!plain(impl)) return false;
@@ -123,7 +173,11 @@ bool TorchCall::keep_tensor(const at::Tensor& given, Access access, Engine& engi
   tensor.wrapped_number = impl.is_wrapped_number();
   tensor.requires_grad = given.requires_grad();
   const Address storage = storage_of(impl);
-  if (Range* range = engine.find(reinterpret_cast<const void*>(storage)); range != nullptr && access != Access::may_write) {
+  Range* const range = engine.find(reinterpret_cast<const void*>(storage));
+  if (range != nullptr && range == filled) {
+    tensor.filled = true;
+    tensor.storage_bytes = range->bytes;
+  } else if (range != nullptr && access != Access::may_write) {
     tensor.source = sources->size();
     tensor.storage_at = storage - range->base;
     tensor.storage_bytes = impl.unsafe_storage().nbytes();
@@ -156,7 +210,11 @@ bool TorchCall::keep_tensor(const at::Tensor& given, Access access, Engine& engi
 at::Tensor TorchCall::make(const Tensor& tensor, const std::function<Address(std::size_t)>& address_of,
                            std::vector<c10::Storage>* memory) const {
   c10::DataPtr data;
-  if (tensor.source != kNone) {
+  c10::Storage storage;
+  if (tensor.filled) {
+    const std::int64_t bytes[] = {static_cast<std::int64_t>(tensor.storage_bytes)};
+    storage = managed_empty(bytes, tensor.device).storage();
+  } else if (tensor.source != kNone) {
     data = c10::DataPtr(reinterpret_cast<void*>(address_of(tensor.source) + tensor.storage_at), tensor.device);
   } else if (tensor.bytes != nullptr) {  // fresh ones each time: some kernels write what they do not say
     auto copy = std::make_unique<std::shared_ptr<std::byte[]>>(aligned(tensor.storage_bytes, tensor.align));
@@ -168,7 +226,7 @@ at::Tensor TorchCall::make(const Tensor& tensor, const std::function<Address(std
     void* at = copy->data_ptr();
     data = c10::DataPtr(at, copy.release(), [](void* p) { delete static_cast<at::Tensor*>(p); }, tensor.device);
   }
-  c10::Storage storage;  // arguments that shared one share one again: kernels ask whether they overlap
+  // Arguments that shared one share one again: kernels ask whether they overlap.
   for (const c10::Storage& known : *memory) {
     if (tensor.source != kNone && known.data() == data.get() && known.nbytes() == tensor.storage_bytes) storage = known;
   }
@@ -200,6 +258,9 @@ std::vector<c10::IValue> TorchCall::arguments(const std::function<Address(std::s
         break;
       case Argument::Kind::tensor:
         made.emplace_back(tensor(argument.tensors[0]));
+        break;
+      case Argument::Kind::generator:
+        made.emplace_back(copy_of(generator_));
         break;
       case Argument::Kind::tensors: {
         c10::List<at::Tensor> list;

@@ -135,9 +135,10 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   const bool observe = engine != nullptr && engine == thread.engine && !(streams != nullptr && in_forked_child());
   const bool transparent = traits.transparent || !observe;
   const auto stream = observe ? current_stream(*engine) : Ticket::Lane::none;
-  thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, stream});
+  thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, stream, traits.draws && observe});
   thread.solid += !transparent;
   if (!observe) return nullptr;
+  if (traits.draws) Draws::begin();
   const bool unseen = traits.named && streams != nullptr && !function.inputs().empty();
   const bool sees = engine->remake().on() && thread.remaking == 0 && thread.seen_call.frame == kNone;
   if (traits.skip_arguments && !unseen) {
@@ -199,6 +200,7 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
   if (thread.frames.empty()) return;
   const Frame frame = thread.frames.back();
   thread.frames.pop_back();
+  if (frame.draws) Draws::end();
   if (thread.seen_call.frame == thread.frames.size()) call_ends(thread, thread.frames.size());
   if (frame.row != kNone && !frame.transparent) {
     if (const Recording recording{thread}) recording->row_ends(frame.row);

@@ -68,9 +68,10 @@ class Running {
     thread_.seen_call.births.clear();
     {
       std::vector<c10::Storage> memory;
-      std::vector<c10::IValue> stack = call.arguments([&](std::size_t i) { return making_.source(at, i).base; }, &memory);
+      std::vector<c10::IValue> stack;
       {
         const c10::impl::ForceDispatchKeyGuard below(below_all());
+        stack = call.arguments([&](std::size_t i) { return making_.source(at, i).base; }, &memory);
         const Conditions::Guard same(call.conditions());
         call.op().callBoxed(&stack);
       }

@@ -131,15 +131,19 @@ void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& funct
   seen.exceptions = std::uncaught_exceptions();
   if (!wanted) {
     seen.could = seen.counts = TorchCall::could_keep(function, traits, engine);
+    seen.fills = TorchCall::filled(function, traits, engine) != nullptr;
     return;
   }
+  if (traits.draws) seen.draws.emplace();
   std::vector<Range*> sources;
-  auto call = TorchCall::keep(function, traits, engine, &sources);
+  Range* written = nullptr;
+  auto call = TorchCall::keep(function, traits, engine, &sources, &written);
   if (call == nullptr) {
     if (verify) note(traits.name, std::nullopt, "an argument is no plain tensor or number, or not managed and large");
     return;
   }
-  seen.written = call->overwrites != kNone ? sources[call->overwrites] : nullptr;
+  seen.written = written;
+  seen.fills = call->fills.has_value();
   seen.step = engine.remake().begin(std::move(call), sources);
   seen.counts = seen.step != nullptr;
   if (seen.written != nullptr) thread.changed.push_back(seen.written);  // its content is known only now
@@ -148,15 +152,19 @@ void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& funct
 void call_ends(Thread& thread, std::size_t frame) {
   if (thread.seen_call.frame != frame) return;
   const Seen seen = std::exchange(thread.seen_call, {});
-  const bool again = (seen.step != nullptr || seen.could) && std::uncaught_exceptions() <= seen.exceptions && seen.births.size() <= seen.fresh;
+  const bool alone = !seen.draws || seen.draws->so_far();
+  const bool again = (seen.step != nullptr || seen.could) && alone && std::uncaught_exceptions() <= seen.exceptions &&
+                     seen.births.size() <= seen.fresh;
   if (seen.first_row != kNone) {
-    if (const Recording recording{thread}) recording->call(seen.first_row, again);
+    const auto kind = !again ? Recorder::CallOf::Again::no : seen.fills ? Recorder::CallOf::Again::fills : Recorder::CallOf::Again::yes;
+    if (const Recording recording{thread}) recording->call(seen.first_row, kind);
   }
   if (!again || seen.step == nullptr) return;
   auto& call = static_cast<TorchCall&>(*seen.step->operation);
   std::vector<Range*> results = seen.births;
+  if (seen.fills) results.insert(results.begin(), seen.written);
   for (const Range* range : results) call.births.push_back(range->bytes);
-  if (seen.written != nullptr) results.push_back(seen.written);
+  if (seen.written != nullptr && !seen.fills) results.push_back(seen.written);
   Engine& engine = *thread.engine;
   engine.remake().end(seen.step, results);
   if (!g_verify.load(std::memory_order_relaxed)) return;

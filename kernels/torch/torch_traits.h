@@ -15,7 +15,7 @@ enum class Again : std::uint8_t {
   yes,
   unspecified,  // its result is memory that nobody wrote (torch.empty): whoever does, may do so unseen
   custom,       // not one of aten's: its kernel may do anything
-  random,       // it draws random numbers
+  random,       // it draws random numbers, from a generator that it cannot be given
   unrepeatable, // two runs may differ
   several,      // it writes more than one tensor
   reshapes,     // it changes what memory its arguments have
@@ -40,6 +40,9 @@ struct Traits {
   std::uint64_t may_write = 0;  // the same, and all of an operator whose schema may not say it
   OpId id = 0;
   Again again = Again::custom;
+  bool fills = false;           // it overwrites the whole of its first argument, and does not read it
+  bool draws = false;           // it draws random numbers
+  std::uint32_t generator = kNone;  // the argument they come from
   bool fresh_lists = false;     // it returns lists of new tensors
   std::uint8_t fresh = 0;       // tensors it returns that are no views of its arguments
   bool autocast = false;        // under autocast it casts its arguments and calls itself again
