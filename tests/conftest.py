@@ -67,7 +67,7 @@ def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     def start(config: Config) -> None:
         seed = config.budget_chunks  # another order for each budget
         settings = (config.budget_chunks, config.chunk, config.host, config.policy, config.min_size)
-        module.start_late(*settings, seed, places)
+        module.start_late(*settings, seed, places, config.leaving)
 
     monkeypatch.setattr(session, "_start", start)
     yield places

@@ -39,7 +39,7 @@ ENGINE = [  # the rooms of kernels/engine
     {"engine"},
 ]
 VTENSOR = [
-    {"errors", "patches", "background"},
+    {"errors", "patches", "background", "logs"},
     {"config", "cuda_headers", "recorder", "math_library", "cache"},
     {"native", "plans"},
     {"doors", "foreach", "planning", "pools", "chunk_ops", "watchdog"},

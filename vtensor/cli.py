@@ -61,13 +61,16 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--host", metavar="SIZE", help="room of the host store (default: four fifths of RAM)")
     run.add_argument("--spill-dir", metavar="DIR", help="keep absent data in a file here instead of in RAM")
     run.add_argument(
-        "--policy", choices=["plan", "lru", "size_staleness"], default="plan", help="who leaves (default: plan)"
+        "--policy",
+        choices=["plan", "lru", "size_staleness", "delta"],
+        default="plan",
+        help="who leaves (default: plan)",
     )
     run.add_argument(
         "--recompute",
-        choices=["auto", "never"],
+        choices=["auto", "never", "only"],
         default="auto",
-        help="whether plans make again what is cheaper to compute than to copy (default: auto)",
+        help="whether plans make again what is cheaper than to copy; only: nothing is copied (default: auto)",
     )
     run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
     run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")

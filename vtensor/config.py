@@ -31,11 +31,12 @@ __all__ = [
     "parse_link",
 ]
 
-Policy = Literal["plan", "lru", "size_staleness"]
+Policy = Literal["plan", "lru", "size_staleness", "delta"]
 Granularity = Literal["chunk", "tensor"]
 _CHUNK = {"cpu": "2MiB", "cuda": "16MiB"}  # DESIGN.md has what a mapping costs
 Oversize = Literal["borrow", "raise"]
-Recompute = Literal["auto", "never"]
+Recompute = Literal["auto", "never", "only"]
+Leaving = Literal["copy", "cheaper", "drop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,13 @@ class Config:
     @property
     def budget_chunks(self) -> int:
         return self.budget // self.chunk
+
+    @property
+    def leaving(self) -> Leaving:
+        """How leaves what no plan names."""
+        if self.recompute == "only":
+            return "drop"
+        return "cheaper" if self.policy == "delta" else "copy"
 
 
 def parse_bytes(value: int | str, name: str) -> int:
@@ -186,6 +194,12 @@ def make_config(
     _choice("granularity", granularity, get_args(Granularity))
     _choice("oversize", oversize, get_args(Oversize))
     _choice("recompute", recompute, get_args(Recompute))
+    if policy == "delta" and recompute == "never":
+        raise ConfigError(
+            "policy='delta' chooses between copies and making again; recompute='never' leaves it no choice"
+        )
+    if spill_dir is not None and recompute == "only":
+        raise ConfigError("recompute='only' copies nothing, so spill_dir= would stay empty; leave one of them out")
     directory = "" if spill_dir is None else os.fspath(spill_dir)
     if directory and not Path(directory).is_dir():
         raise ConfigError(f"spill_dir={directory!r} is not a directory; create it first")

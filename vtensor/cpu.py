@@ -25,11 +25,15 @@ def start_cpu(module: ModuleType, config: Config) -> None:
             spill_dir=config.spill_dir,
             policy=config.policy,
             granularity=config.granularity,
+            leaving=config.leaving,
             raise_oversize=config.oversize == "raise",
             link=config.link,
             min_size=config.min_size,
-            # The operation that first exceeds the budget is not seen otherwise, and could not be refused.
-            observe_always=config.oversize == "raise" or os.environ.get("VTENSOR_OBSERVE") == "always",
+            # The operation that first exceeds the budget is not seen otherwise, and could not be refused; what was
+            # never seen could not be made again.
+            observe_always=config.oversize == "raise"
+            or config.leaving != "copy"
+            or os.environ.get("VTENSOR_OBSERVE") == "always",
         )
     except module.InvalidUse as error:
         raise ConfigError(str(error)) from None

@@ -15,7 +15,7 @@ from . import native
 from .config import format_bytes, physical_memory
 from .cuda_headers import cuda_include
 from .errors import UnsupportedDeviceError, VtensorError
-from .gpu import check_gpu
+from .gpu import look_at_gpu
 
 __all__ = ["examine", "report"]
 
@@ -105,10 +105,12 @@ def _gpu_core(module: ModuleType) -> Iterator[Finding]:
     if not torch.cuda.is_available():
         return
     try:
-        check_gpu(module, torch.cuda.current_device())
-        in_place = module.probe_cuda(torch.cuda.current_device())["host_in_place"]
+        found = look_at_gpu(module, torch.cuda.current_device())
+        in_place = found["host_in_place"]
         oversize = "the host's memory in place (the driver offers it)" if in_place else "more than that while it runs"
         yield "gpu memory", True, f"can be managed; an operation larger than the budget gets {oversize}"
+        if found["integrated"]:
+            yield "one memory", True, "the processor's too: nothing is copied, what leaves is made again"
     except UnsupportedDeviceError as error:
         yield "gpu memory", False, str(error)
     cupy = importlib.util.find_spec("cupy") is not None

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 from .config import Config, format_bytes
 from .errors import ConfigError, UnsupportedDeviceError
 from .pools import DevicePool, make_device_pool
 
-__all__ = ["active_pool", "check_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
+__all__ = ["active_pool", "fit_gpu", "look_at_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
 
 log = logging.getLogger("vtensor")
 _pool: DevicePool | None = None
@@ -23,32 +25,51 @@ _kept: list[DevicePool] = []  # of earlier sessions whose tensors live on
 _was_multithreaded: bool | None = None  # None: not changed
 
 
-def check_gpu(module: ModuleType, ordinal: int) -> None:
-    """Refuse a GPU on which managing memory cannot work or gives nothing.
+def look_at_gpu(module: ModuleType, ordinal: int) -> dict[str, Any]:
+    """What the core finds out about a GPU: ``name``, ``integrated`` (its memory is the processor's), ``host_in_place``.
 
     Raises
     ------
     UnsupportedDeviceError
-        Saying why, and what to do.
+        If its memory cannot be managed, saying why.
     """
     if not hasattr(module, "probe_cuda"):
         raise UnsupportedDeviceError(
             "this torch was built without CUDA; install one with it, or pass device='cpu' to manage CPU tensors"
         )
     try:
-        found = module.probe_cuda(ordinal)
+        found: dict[str, Any] = module.probe_cuda(ordinal)
     except module.InvalidUse as error:
         raise UnsupportedDeviceError(str(error)) from None
     if not found["virtual_memory"]:
         raise UnsupportedDeviceError(
             f"{found['name']} offers no virtual memory management (cuMemMap); vtensor cannot move its memory"
         )
-    if found["integrated"] and os.environ.get("VTENSOR_INTEGRATED") != "1":
+    return found
+
+
+def fit_gpu(module: ModuleType, config: Config) -> Config:
+    """Settings that suit the GPU: where its memory is the processor's, nothing is copied.
+
+    Raises
+    ------
+    UnsupportedDeviceError
+        Where managing memory cannot work or gives nothing, saying why, and what to do.
+    """
+    found = look_at_gpu(module, config.ordinal)
+    if not found["integrated"] or config.recompute == "only" or os.environ.get("VTENSOR_INTEGRATED") == "1":
+        return config
+    if config.recompute == "never":
         raise UnsupportedDeviceError(
-            f"{found['name']} shares one memory with the processor: what leaves the GPU would stay in the same chips, "
-            "and nothing would be freed. Use device='cpu' with spill_dir= to spill to disk, or set "
-            "VTENSOR_INTEGRATED=1 to manage it all the same"
+            f"{found['name']} shares one memory with the processor: what is copied would stay in the same chips, and "
+            "nothing would be freed. Leave recompute= out, so that what leaves is made again; or set "
+            "VTENSOR_INTEGRATED=1 to copy all the same"
         )
+    log.warning(
+        "%s shares one memory with the processor: nothing is copied, what leaves is made again (recompute='only')",
+        found["name"],
+    )
+    return replace(config, recompute="only")
 
 
 def start_gpu(module: ModuleType, config: Config) -> None:
@@ -68,6 +89,7 @@ def start_gpu(module: ModuleType, config: Config) -> None:
             host=config.host,
             policy=config.policy,
             granularity=config.granularity,
+            leaving=config.leaving,
             raise_oversize=config.oversize == "raise",
             min_size=config.min_size,
             ordinal=config.ordinal,

@@ -96,7 +96,7 @@ class Planner:
 
     def boundary(self) -> None:
         """An iteration ends here and the next begins. Never raises: this runs inside the program's optimizer step."""
-        if not self.plans and not self.wanted:
+        if not self.plans and not self.wanted and self.config.leaving == "copy":
             return
         try:
             self._boundary()
@@ -223,7 +223,7 @@ def record() -> None:
     planner = _current()
     planner.wanted = True
     planner.module.observe()
-    if os.environ.get("VTENSOR_VERIFY") != "replay":  # then all is seen anyway
+    if os.environ.get("VTENSOR_VERIFY") != "replay" and planner.config.leaving == "copy":  # else all is seen anyway
         planner.module.see("noted")  # a trace says what could be made again
 
 

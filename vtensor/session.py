@@ -30,7 +30,8 @@ from .cpu import start_cpu, stop_cpu
 from .doors import open_doors
 from .errors import ConfigError, NotEnabledError
 from .foreach import cut_foreach
-from .gpu import active_pool, check_gpu, resize_gpu, start_gpu, stop_gpu
+from .gpu import active_pool, fit_gpu, resize_gpu, start_gpu, stop_gpu
+from .logs import set_log_level
 from .math_library import settle
 from .patches import restore
 from .planning import change_budget, start_planner, stop_planner
@@ -113,7 +114,7 @@ def enable(
         copies hidden behind computing where copies have lanes of their own. Until then, and whenever an iteration
         differs, the longest unused leave.
         ``"lru"``: they always do. ``"size_staleness"``: always the largest bytes x staleness (the filter of DELTA,
-        arXiv 2203.15980).
+        arXiv 2203.15980). ``"delta"``: the same, and each is copied or dropped by what either takes as measured.
     granularity
         ``"chunk"``: exactly as many vTensors of a victim leave as are needed. ``"tensor"``: the whole victim, the
         baseline of the vTensor paper.
@@ -124,7 +125,9 @@ def enable(
         Limits the copies of each direction to so many bytes a second (``"6GB/s"``), to emulate a slow bus.
     recompute
         ``"auto"``: plans may drop what is cheaper to make again than to copy: the operations that made it run once
-        more, bit for bit, when it is needed. ``"never"``: all that leaves is copied.
+        more, bit for bit, when it is needed. ``"never"``: all that leaves is copied. ``"only"``: nothing is copied,
+        for devices whose memory is the host's, and for training in less RAM with no disk: what cannot be made again
+        stays, above the budget if need be.
         With ``VTENSOR_VERIFY=replay`` nothing is dropped; what would be is made again and compared.
     plan
         A plan made by ``lgm analyze``, followed from the first iteration that fits it.
@@ -156,7 +159,7 @@ def enable(
     if os.environ.get("VTENSOR_DISABLE", "").lower() in ("1", "true", "yes"):
         log.warning("VTENSOR_DISABLE is set: vtensor.enable() does nothing")
         return
-    _set_log_level()
+    set_log_level()
     given: dict[str, Any] = {
         "device": device,
         "chunk": chunk,
@@ -239,7 +242,7 @@ def _begin(config: Config, plan: lgm.Plan | None) -> None:
     global _begun, _active
     module = native.load()
     if config.device == "cuda":
-        check_gpu(module, config.ordinal)
+        config = fit_gpu(module, config)
     _begun = config
     try:
         _start(config)
@@ -277,7 +280,8 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
     cut_foreach(module, _bytes_of_one_call)
     if config.recompute != "never":
         verify = os.environ.get("VTENSOR_VERIFY") == "replay"
-        module.see("all" if verify else "planned", verify)
+        everything = verify or config.leaving != "copy"  # what no plan names may be dropped, too
+        module.see("all" if everything else "planned", verify)
     start_planner(config, plan)
 
 
@@ -325,15 +329,3 @@ def _change_budget(active: Config, budget: int) -> None:
     change_budget(asked)
     _active = asked
     log.info("budget changed from %s to %s", format_bytes(active.budget), format_bytes(asked.budget))
-
-
-def _set_log_level() -> None:
-    name = os.environ.get("VTENSOR_LOG", "").upper()
-    level = logging.getLevelNamesMapping().get(name)
-    if level is None:
-        return
-    log.setLevel(level)
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("vtensor: %(message)s"))
-        log.addHandler(handler)

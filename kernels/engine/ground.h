@@ -33,6 +33,7 @@ struct EngineConfig {
   std::size_t budget_chunks = 0;
   Order order = Order::lru;
   Granularity granularity = Granularity::chunk;
+  Leaving leaving = Leaving::copy;
   Oversize oversize = Oversize::borrow;
 };
 

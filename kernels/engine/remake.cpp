@@ -49,6 +49,7 @@ void Remake::lose_sight(Lock& lock, Range& range) { end_content(lock, range, tru
 
 // What could not be made again without it is there first; where it is written unseen, all that was made of it, as it may have been.
 void Remake::end_content(Lock& lock, Range& range, bool unseen) {
+  std::vector<Range*> made;
   for (;;) {
     if (recipes_.dropped(range)) {
       Range* const self = &range;
@@ -59,9 +60,12 @@ void Remake::end_content(Lock& lock, Range& range, bool unseen) {
       const bool needed = unseen || recipes_.must_stay(range);
       const auto made_of_it = needed ? recipes_.dependents(range) : std::vector<Range*>{};
       if (made_of_it.empty()) break;
+      made.insert(made.end(), made_of_it.begin(), made_of_it.end());
+      kept_.insert(kept_.end(), made_of_it.begin(), made_of_it.end());
       bring(lock, made_of_it, unseen);
     }
   }
+  for (const Range* one : made) kept_.erase(std::find(kept_.begin(), kept_.end(), one));
   recipes_.forget(range);
 }
 
@@ -83,15 +87,17 @@ bool Remake::outlives(Range& range) {
 
 bool Remake::may_drop(const Range& range) const {
   return remaker_ != nullptr && suspended_ == 0 && !range.exported && !range.orphaned && moves_.may_leave(range) &&
-         recipes_.can_make(range) && !recipes_.being_read(range) && !contains(claimed_, &range);
+         recipes_.can_make(range) && !recipes_.being_read(range) && !contains(claimed_, &range) && !contains(kept_, &range);
 }
 
-void Remake::leave(Range& range, std::uint32_t first, std::uint32_t last) {
+Status Remake::leave(Range& range, std::uint32_t first, std::uint32_t last) {
   if (verify_) {
     doubted_.push_back({&range, range.serial, 0, range.chunks});
     doubts_.store(true);
-    return;
+    return {Code::nothing_leaves, "", 0};
   }
+  bool any = false;
+  Status failed = kOk;
   for (std::uint32_t i = first; i < std::min(last, range.chunks); ++i) {
     VTensor& part = range.parts[i];
     const bool resident = part.state == State::resident;
@@ -104,12 +110,14 @@ void Remake::leave(Range& range, std::uint32_t first, std::uint32_t last) {
     const bool pinned = range.pins.load() != 0;
     const Status status = pinned ? kOk : moves_.drop(range, i);
     if (!pinned && status.ok()) {
+      any = true;
       ++ground_.counters.drops;
       ground_.press();
       continue;
     }
     range.missing.fetch_sub(resident);
     ground_.counters.failures += !status.ok();
+    failed = status;
     break;
   }
   if (recipes_.dropped(range) && std::none_of(&range.parts[0], &range.parts[0] + range.chunks, [](const VTensor& part) {
@@ -119,19 +127,21 @@ void Remake::leave(Range& range, std::uint32_t first, std::uint32_t last) {
     std::erase(dropped_, &range);
     release_orphans();
   }
+  if (any) return kOk;
+  return failed.ok() ? Status{Code::nothing_leaves, "", 0} : failed;
 }
 
 void Remake::drop(std::span<const PlannedMove> moves) {
   Call call(mutex_, ground_);
   for (const PlannedMove& move : moves) {
     const bool alive = move.range->serial == move.serial && move.range->life == Life::live;
-    if (alive && may_drop(*move.range)) leave(*move.range, move.first, move.last);
+    if (alive && may_drop(*move.range)) (void)leave(*move.range, move.first, move.last);
   }
 }
 
 // --- coming back ----------------------------------------------------------------------------------------------
 
-void Remake::bring(Lock& lock, std::span<Range* const> ranges, bool aside) {
+void Remake::bring(Lock& lock, std::span<Range* const> ranges, bool aside, bool all) {
   std::vector<std::pair<Range*, std::uint64_t>> asked;
   for (Range* range : ranges) asked.emplace_back(range, range->serial);
   for (;;) {
@@ -147,7 +157,14 @@ void Remake::bring(Lock& lock, std::span<Range* const> ranges, bool aside) {
       continue;
     }
     claimed_.insert(claimed_.end(), mine.begin(), mine.end());
-    Recipes::Run run = recipes_.plan(mine);
+    const auto also = [&](Range& range) {
+      if (contains(claimed_, &range)) return false;
+      mine.push_back(&range);
+      claimed_.push_back(&range);
+      return true;
+    };
+    const std::vector<Range*> targets = mine;
+    Recipes::Run run = recipes_.plan(targets, all ? std::function<bool(Range&)>(also) : nullptr);
     const auto take = [this](const Content& content, Range& made) {
       Lock inner(mutex_);
       Range* range = content.holder;

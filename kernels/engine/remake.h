@@ -34,6 +34,8 @@ class Remake {
   bool doubts() const noexcept { return doubts_.load(std::memory_order_relaxed); }
   std::vector<PlannedMove> take_doubted();
   bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
+  // Whether what leaves without a plan is chosen by what making it again takes.
+  bool weighs() const noexcept { return ground_.config.leaving != Leaving::copy; }
   // An operation begins that can be run again. nullptr if one of its sources may change unseen.
   std::shared_ptr<Step> begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources);
   // It ended, and these hold its results.
@@ -51,8 +53,13 @@ class Remake {
   void resume();
 
   // --- what requires the lock -------------------------------------------------------------------------------
-  // Makes tensors again. Lets go of the lock.
-  void bring(Lock& lock, std::span<Range* const> ranges, bool aside);
+  // Makes tensors again; `all`: and dropped ones that are made by the way. Lets go of the lock.
+  void bring(Lock& lock, std::span<Range* const> ranges, bool aside, bool all = false);
+  // Whether it may leave without a copy, and what making it again would take: nothing if that is too much to say.
+  bool may_drop(const Range& range) const;
+  std::optional<std::uint64_t> making_ns(const Range& range) const { return recipes_.making_ns(range); }
+  // What of vTensors [first, last) is not pinned leaves without a copy. nothing_leaves if nothing does. Pre: may_drop().
+  Status leave(Range& range, std::uint32_t first, std::uint32_t last);
   // A tensor may be written unseen from now on, or is: what was made of it is there first. Lets go of the lock.
   void lose_sight(Lock& lock, Range& range);
   // The program frees a tensor. True if what was dropped needs it: it lives on.
@@ -60,8 +67,6 @@ class Remake {
   std::string validate() const { return recipes_.validate(); }
 
  private:
-  bool may_drop(const Range& range) const;
-  void leave(Range& range, std::uint32_t first, std::uint32_t last);
   void end_content(Lock& lock, Range& range, bool unseen);
   void perform(Lock& lock, Recipes::Run& run, const Remaker::Take& take, bool aside);
   void release_orphans();
@@ -80,6 +85,7 @@ class Remake {
   std::size_t suspended_ = 0;
   std::vector<Range*> dropped_;  // tensors of which something is
   std::vector<Range*> claimed_;  // being made by some thread
+  std::vector<Range*> kept_;     // made before their source is written: one would leave for the other, for ever
   std::condition_variable made_;
 };
 

@@ -18,8 +18,13 @@ Finding PlanRunner::boundary(Engine& engine) {
   bool was_timed = streams == nullptr;
   if (timing_ > 0) {
     was_timed = recorder_.take_times(streams->row_times());
+    if (was_timed && engine.remake().weighs()) usual_ = recorder_;
     timing_ = planned ? timing_ - 1 : 0;  // one that has no plan was meant, which may take turns with those that have one
     if (timing_ > 0) streams->start_timing();
+  }
+  if (streams != nullptr && timing_ == 0 && engine.remake().weighs() && usual_.hash() != recorder_.hash()) {
+    timing_ = 1;  // the next may be like this one
+    streams->start_timing();
   }
   ++counters_.iterations;
   Finding finding = Finding::nothing;
@@ -90,6 +95,7 @@ void PlanRunner::forget_plans() {
 void PlanRunner::reset() {
   recorder_ = Recorder{};
   finished_ = Recorder{};
+  usual_ = Recorder{};
   recording_ = followed_ = false;
   timing_ = 0;
   plans_.clear();
@@ -102,6 +108,15 @@ void PlanRunner::reset() {
   counters_ = {};
   incoming_.clear();
   forget_ = false;
+}
+
+std::uint64_t PlanRunner::call(std::uint32_t first, Recorder::CallOf::Again again) {
+  recorder_.call(first, again);
+  const std::uint32_t last = recorder_.rows() - 1;
+  if (first > last || last >= usual_.rows() || last >= recorder_.rows()) return 0;
+  const auto& rows = usual_.all_rows();
+  if (rows[first].op != recorder_.all_rows()[first].op) return 0;
+  return (last + 1 < usual_.rows() ? rows[last + 1].begin_ns : usual_.end_ns()) - rows[first].begin_ns;
 }
 
 bool PlanRunner::has_plan(std::uint64_t hash, std::uint32_t rows) const noexcept {

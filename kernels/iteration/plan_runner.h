@@ -78,7 +78,8 @@ class PlanRunner {
   bool sees(std::uint32_t row) const noexcept { return followed_ && row < active_->sees.size() && active_->sees[row] != 0; }
   // Whether a plan may be made of the iteration, which should know what could be run again.
   bool asks() const noexcept { return !followed_; }
-  void call(std::uint32_t first, Recorder::CallOf::Again again) { recorder_.call(first, again); }
+  // A call that began with this row ends. Returns what it took when an iteration was timed last, if that was one like this; else 0.
+  std::uint64_t call(std::uint32_t first, Recorder::CallOf::Again again);
   // What must be made again before the row goes on; then go_on() must be called, and this again.
   std::vector<PlannedMove> take_due() { return std::exchange(due_, {}); }
   bool has_due() const noexcept { return !due_.empty(); }
@@ -123,6 +124,7 @@ class PlanRunner {
 
   Recorder recorder_;
   Recorder finished_;
+  Recorder usual_;  // the newest that an ordered device timed, where somebody weighs by it
   bool recording_ = false;
   std::size_t timing_ = 0;                    // iterations of which an ordered device keeps the moments at which rows begin
   bool followed_ = false;                     // the whole iteration so far followed a plan

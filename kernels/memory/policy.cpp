@@ -4,14 +4,21 @@ namespace vt {
 
 Order order_from(const std::string& name) {
   if (name == "lru" || name == "plan") return Order::lru;  // what no plan says, the longest unused decides
-  if (name == "size_staleness") return Order::size_staleness;
-  throw InvalidUse("unknown policy '" + name + "'; choose 'plan', 'lru' or 'size_staleness'");
+  if (name == "size_staleness" || name == "delta") return Order::size_staleness;
+  throw InvalidUse("unknown policy '" + name + "'; choose 'plan', 'lru', 'size_staleness' or 'delta'");
 }
 
 Granularity granularity_from(const std::string& name) {
   if (name == "chunk") return Granularity::chunk;
   if (name == "tensor") return Granularity::tensor;
   throw InvalidUse("unknown granularity '" + name + "'; choose 'chunk' or 'tensor'");
+}
+
+Leaving leaving_from(const std::string& name) {
+  if (name == "copy") return Leaving::copy;
+  if (name == "cheaper") return Leaving::cheaper;
+  if (name == "drop") return Leaving::drop;
+  throw InvalidUse("unknown way to leave '" + name + "'; choose 'copy', 'cheaper' or 'drop'");
 }
 
 }  // namespace vt

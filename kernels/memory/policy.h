@@ -4,6 +4,7 @@
 // Leaves: the scan over candidates and the eviction itself (engine/eviction.h).
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/types.h"
@@ -16,6 +17,13 @@ enum class Order : std::uint8_t {
                    // in nanoseconds; here it is in operations, so that a run repeats exactly
 };
 
+// How what was chosen leaves.
+enum class Leaving : std::uint8_t {
+  copy,     // to the host store
+  cheaper,  // by whichever costs less: a copy out and one back, or making it again (the director of DELTA)
+  drop,     // only what can be made again does
+};
+
 enum class Granularity : std::uint8_t {
   chunk,   // exactly as many vTensors of the victim as are needed
   tensor,  // the whole victim: the baseline the vTensor paper (JCST 40(6), 2025) compares with
@@ -24,16 +32,21 @@ enum class Granularity : std::uint8_t {
 struct Candidate {
   Tick last_use;
   Bytes resident;
+  std::optional<std::uint64_t> making_ns = {};  // what making it again takes, where it is dropped whatever that is
 };
 
-// The candidate with the highest score leaves first.
+// The candidate with the highest score leaves first. Of what is dropped, that which frees the most for the least work and was
+// unused for longest, whatever the order: DTR's heuristic (arXiv 2006.09616, section 4.1).
 constexpr double score(Order order, const Candidate& candidate, Tick now) noexcept {
   const double staleness = static_cast<double>(now - candidate.last_use) + 1.0;
-  return order == Order::lru ? staleness : staleness * static_cast<double>(candidate.resident);
+  const double bytes = static_cast<double>(candidate.resident);
+  if (candidate.making_ns) return staleness * bytes / (static_cast<double>(*candidate.making_ns) + 1.0);
+  return order == Order::lru ? staleness : staleness * bytes;
 }
 
 // Throw InvalidUse for a name that is not in the list above.
 Order order_from(const std::string& name);
 Granularity granularity_from(const std::string& name);
+Leaving leaving_from(const std::string& name);
 
 }  // namespace vt

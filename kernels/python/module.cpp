@@ -24,25 +24,27 @@ void bind_product(py::module_& m) {
   m.def(
       "start",
       [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& spill_dir, const std::string& policy,
-         const std::string& granularity, bool raise_oversize, double link, Bytes min_size, bool observe_always) {
+         const std::string& granularity, const std::string& leaving, bool raise_oversize, double link, Bytes min_size,
+         bool observe_always) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
-        adopt(make_engine(budget_chunks, chunk, host, spill_dir, policy, granularity, raise_oversize, link, false).engine);
+        adopt(make_engine(budget_chunks, chunk, host, spill_dir, policy, granularity, leaving, raise_oversize, link, false).engine);
         attach_torch(min_size, observe_always);
       },
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("spill_dir"), py::arg("policy"),
-      py::arg("granularity"), py::arg("raise_oversize"), py::arg("link"), py::arg("min_size"), py::arg("observe_always"));
+      py::arg("granularity"), py::arg("leaving"), py::arg("raise_oversize"), py::arg("link"), py::arg("min_size"),
+      py::arg("observe_always"));
   // In the place of start(), for tests: torch's tensors on an ordered device whose copies happen late.
   m.def(
       "start_late",
       [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& policy, Bytes min_size, std::uint32_t seed,
-         bool places) {
+         bool places, const std::string& leaving) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
-        adopt(make_late_engine(budget_chunks, chunk, host, policy, seed, places));
+        adopt(make_late_engine(budget_chunks, chunk, host, policy, leaving, seed, places));
         set_current_stream([](Engine& engine) { return engine.streams()->lane(nullptr); });
         attach_torch(min_size, true);
       },
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("min_size"), py::arg("seed"),
-      py::arg("places") = false);
+      py::arg("places") = false, py::arg("leaving") = "copy");
   m.def("late_complaints", [] { return late_complaints(); });
   m.def("stop", [] {
     if (current_engine() == nullptr) return;  // never started, or stopped already

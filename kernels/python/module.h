@@ -16,17 +16,17 @@ struct MadeEngine {
 };
 
 EngineConfig config_of(std::size_t budget_chunks, const std::string& policy, const std::string& granularity,
-                       bool raise_oversize);
+                       const std::string& leaving, bool raise_oversize);
 
 // The same over an ordered device in ordinary memory, its order of work drawn from `seed` (driver_late.h).
 std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
-                                         const std::string& policy, std::uint32_t seed, bool places);
+                                         const std::string& policy, const std::string& leaving, std::uint32_t seed, bool places);
 // What that device complained about.
 std::vector<std::string> late_complaints();
 
 MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes, const std::string& spill_dir,
-                       const std::string& policy, const std::string& granularity, bool raise_oversize, double link,
-                       bool injectable);
+                       const std::string& policy, const std::string& granularity, const std::string& leaving, bool raise_oversize,
+                       double link, bool injectable);
 
 pybind11::dict to_dict(const Amount& amount);
 pybind11::dict to_dict(const LiveHandles& handles);

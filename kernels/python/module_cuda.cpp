@@ -127,18 +127,20 @@ void bind_cuda(py::module_& m) {
   m.def(
       "start_cuda",
       [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& policy, const std::string& granularity,
-         bool raise_oversize, Bytes min_size, int ordinal, const std::vector<Address>& donated, bool places) {
+         const std::string& leaving, bool raise_oversize, Bytes min_size, int ordinal, const std::vector<Address>& donated,
+         bool places) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
         auto driver = std::make_unique<CudaDriver>(chunk, ordinal, nullptr, places);
         for (const Address home : donated) (void)driver->donate(home);
         CudaDriver* made = driver.get();
-        const EngineConfig config = config_of(budget_chunks, policy, granularity, raise_oversize);
+        const EngineConfig config = config_of(budget_chunks, policy, granularity, leaving, raise_oversize);
         adopt(std::make_unique<Engine>(std::move(driver), make_ram_store(chunk, host, cuda_pinning(ordinal)), config));
         g_driver = made;
         attach_torch_cuda(min_size, ordinal);
       },
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("granularity"),
-      py::arg("raise_oversize"), py::arg("min_size"), py::arg("ordinal"), py::arg("donated"), py::arg("places"));
+      py::arg("leaving"), py::arg("raise_oversize"), py::arg("min_size"), py::arg("ordinal"), py::arg("donated"),
+      py::arg("places"));
   m.def("stop_cuda", [] {
     py::gil_scoped_release unlocked;
     Engine* engine = current_engine();

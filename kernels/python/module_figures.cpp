@@ -9,19 +9,20 @@ namespace py = pybind11;
 namespace vt {
 
 EngineConfig config_of(std::size_t budget_chunks, const std::string& policy, const std::string& granularity,
-                       bool raise_oversize) {
+                       const std::string& leaving, bool raise_oversize) {
   EngineConfig config;
   config.budget_chunks = budget_chunks;
   config.order = order_from(policy);
   config.granularity = granularity_from(granularity);
+  config.leaving = leaving_from(leaving);
   config.oversize = raise_oversize ? Oversize::raise : Oversize::borrow;
   return config;
 }
 
 MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes, const std::string& spill_dir,
-                       const std::string& policy, const std::string& granularity, bool raise_oversize, double link,
-                       bool injectable) {
-  const EngineConfig config = config_of(budget_chunks, policy, granularity, raise_oversize);
+                       const std::string& policy, const std::string& granularity, const std::string& leaving, bool raise_oversize,
+                       double link, bool injectable) {
+  const EngineConfig config = config_of(budget_chunks, policy, granularity, leaving, raise_oversize);
   // Files and links have times of their own, which computing can hide; between memory and memory there are only processors.
   const Team team = spill_dir.empty() ? computing_team() : nullptr;
   std::unique_ptr<Driver> driver = std::make_unique<HostDriver>(chunk_bytes, link, team);
@@ -44,8 +45,8 @@ LateWork& late_work() {
 }  // namespace
 
 std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
-                                         const std::string& policy, std::uint32_t seed, bool places) {
-  const EngineConfig config = config_of(budget_chunks, policy, "chunk", false);
+                                         const std::string& policy, const std::string& leaving, std::uint32_t seed, bool places) {
+  const EngineConfig config = config_of(budget_chunks, policy, "chunk", leaving, false);
   late_work().begin(seed);
   auto driver = std::make_unique<LateDriver>(chunk_bytes, 8 * budget_chunks + 4096, late_work(), Compute::at_once, places);
   return std::make_unique<Engine>(std::move(driver), make_ram_store(chunk_bytes, host_bytes), config);

@@ -23,7 +23,7 @@ struct TestEngine {
 
   TestEngine(std::size_t budget, Bytes chunk, std::size_t slots, const std::string& spill_dir, const std::string& policy,
              const std::string& granularity, bool raise_oversize, double link)
-      : made(make_engine(budget, chunk, slots * chunk, spill_dir, policy, granularity, raise_oversize, link, true)) {
+      : made(make_engine(budget, chunk, slots * chunk, spill_dir, policy, granularity, "copy", raise_oversize, link, true)) {
     engine = adopt_for_faults(std::move(made.engine));
   }
 

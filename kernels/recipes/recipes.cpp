@@ -1,6 +1,7 @@
 #include "recipes/recipes.h"
 
 #include <algorithm>
+#include <array>
 #include <unordered_set>
 
 namespace vt {
@@ -151,6 +152,28 @@ bool Recipes::must_stay(const Range& range) const {
   return content->step == nullptr || chain_of(*content) > kLongestChain;
 }
 
+std::optional<std::uint64_t> Recipes::making_ns(const Range& range) const {
+  std::array<const Step*, kMostPriced> steps;
+  std::size_t count = 0;
+  const auto visit = [&](const Content& content) {
+    const Step* step = content.step.get();
+    const auto end = steps.begin() + static_cast<std::ptrdiff_t>(count);
+    if (std::find(steps.begin(), end, step) != end) return true;
+    if (count == steps.size()) return false;
+    steps[count++] = step;
+    return true;
+  };
+  std::uint64_t ns = 0;
+  visit(*find(range));
+  for (std::size_t i = 0; i < count; ++i) {
+    ns += steps[i]->ns;
+    for (const auto& source : steps[i]->sources) {
+      if ((source->holder == nullptr || source->dropped) && !visit(*source)) return std::nullopt;
+    }
+  }
+  return ns;
+}
+
 std::vector<Range*> Recipes::dependents(const Range& range) const {
   std::vector<Range*> found;
   const Content* content = find(range);
@@ -191,7 +214,7 @@ bool Recipes::dropped(const Range& range) const {
   return content != nullptr && content->dropped;
 }
 
-Recipes::Run Recipes::plan(std::span<Range* const> targets) {
+Recipes::Run Recipes::plan(std::span<Range* const> targets, const std::function<bool(Range&)>& also) {
   Run run;
   std::unordered_set<const Step*> seen;
   std::vector<std::shared_ptr<Step>> steps, open;
@@ -205,8 +228,15 @@ Recipes::Run Recipes::plan(std::span<Range* const> targets) {
   while (!open.empty()) {
     steps.push_back(std::move(open.back()));
     open.pop_back();
-    for (const auto& source : steps.back()->sources) {
+    const std::shared_ptr<Step> step = steps.back();
+    for (const auto& source : step->sources) {
       if (source->holder == nullptr || source->dropped) visit(*source);
+    }
+    if (!also) continue;
+    for (Content* made : step->results) {
+      if (made == nullptr || !made->dropped || made->holder == nullptr) continue;
+      const std::shared_ptr<Content>& content = held_.at(made->holder);
+      if (std::find(run.wanted.begin(), run.wanted.end(), content) == run.wanted.end() && also(*made->holder)) run.wanted.push_back(content);
     }
   }
   // In the order in which they were seen, each finds what it read then: what it overwrites, nobody reads after it.

@@ -14,7 +14,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -57,6 +59,7 @@ struct Step {
   std::vector<Content*> results;  // nullptr: gone
   std::uint32_t needed = 0;       // results that would have to be made, and replays under way
   bool lost = false;              // a source is
+  std::uint64_t ns = 0;           // what it took; 0: not known
 
   Step() = default;
   ~Step();
@@ -68,6 +71,8 @@ class Recipes {
  public:
   // Contents without a holder further from one than this are given up: a loop without end would be remembered whole.
   static constexpr std::uint32_t kLongestChain = 64;
+  // What takes more steps than this to make again is only dropped if a plan says so.
+  static constexpr std::size_t kMostPriced = 48;
 
   // --- what happens -----------------------------------------------------------------------------------------
   // An operation begins that reads these tensors. nullptr if it cannot be run again, as one of them may change unseen.
@@ -85,6 +90,8 @@ class Recipes {
   bool being_read(const Range& range) const;
   // Whether a run under way or something dropped needs a content that would be lost without this tensor.
   bool must_stay(const Range& range) const;
+  // What making it again would take, as far as that is known; nothing if that is too many steps. Pre: can_make().
+  std::optional<std::uint64_t> making_ns(const Range& range) const;
   // Tensors that are dropped, wholly or in part, and could not be made without what this one holds.
   std::vector<Range*> dependents(const Range& range) const;
 
@@ -104,7 +111,8 @@ class Recipes {
     std::vector<Entry> entries;
     std::vector<std::shared_ptr<Content>> wanted;  // by target
   };
-  Run plan(std::span<Range* const> targets);
+  // `also` is asked about other dropped tensors that would be made by the way: whether they are to be back, too.
+  Run plan(std::span<Range* const> targets, const std::function<bool(Range&)>& also = {});
   void release(Run& run);
   // Freed tensors whose memory nothing needs any more.
   std::vector<Range*> take_released() { return std::exchange(released_, {}); }

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -147,7 +148,17 @@ void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& funct
   seen.step = engine.remake().begin(std::move(call), sources);
   seen.counts = seen.step != nullptr;
   if (seen.written != nullptr) thread.changed.push_back(seen.written);  // its content is known only now
+  seen.begun = std::chrono::steady_clock::now();
 }
+
+namespace {
+
+std::uint64_t ns_since(std::chrono::steady_clock::time_point begun) {
+  const auto passed = std::chrono::steady_clock::now() - begun;
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count()) + 1;
+}
+
+}  // namespace
 
 void call_ends(Thread& thread, std::size_t frame) {
   if (thread.seen_call.frame != frame) return;
@@ -155,9 +166,10 @@ void call_ends(Thread& thread, std::size_t frame) {
   const bool alone = !seen.draws || seen.draws->so_far();
   const bool again = (seen.step != nullptr || seen.could) && alone && std::uncaught_exceptions() <= seen.exceptions &&
                      seen.births.size() <= seen.fresh;
+  std::uint64_t usual_ns = 0;
   if (seen.first_row != kNone) {
     const auto kind = !again ? Recorder::CallOf::Again::no : seen.fills ? Recorder::CallOf::Again::fills : Recorder::CallOf::Again::yes;
-    if (const Recording recording{thread}) recording->call(seen.first_row, kind);
+    if (const Recording recording{thread}) usual_ns = recording->call(seen.first_row, kind);
   }
   if (!again || seen.step == nullptr) return;
   auto& call = static_cast<TorchCall&>(*seen.step->operation);
@@ -166,6 +178,7 @@ void call_ends(Thread& thread, std::size_t frame) {
   for (const Range* range : results) call.births.push_back(range->bytes);
   if (seen.written != nullptr && !seen.fills) results.push_back(seen.written);
   Engine& engine = *thread.engine;
+  seen.step->ns = engine.streams() == nullptr ? ns_since(seen.begun) : usual_ns;  // there it was only asked for by now
   engine.remake().end(seen.step, results);
   if (!g_verify.load(std::memory_order_relaxed)) return;
   for (Range* range : results) compare(engine, *range, call.name());

@@ -6,11 +6,15 @@ The engine over an ordered device and over the CUDA driver is tested natively (t
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 import vtensor
 from vtensor import chunk_ops, cuda_headers, native
+from vtensor.config import make_config
+from vtensor.gpu import fit_gpu
 
 from .cuda_headers import check
 
@@ -44,3 +48,27 @@ def test_no_gpu_is_said_in_words() -> None:
     with pytest.raises(vtensor.UnsupportedDeviceError, match="no GPU"):
         vtensor.enable("64MiB", device="cuda")
     assert not vtensor.is_enabled()
+
+
+class OneMemory:
+    """A core that finds a GPU whose memory is the processor's."""
+
+    InvalidUse = RuntimeError
+
+    @staticmethod
+    def probe_cuda(_ordinal: int) -> dict[str, Any]:
+        return {"name": "Orin", "integrated": True, "virtual_memory": True, "host_in_place": False}
+
+
+def test_where_there_is_one_memory_nothing_is_copied(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = OneMemory
+    fitted = fit_gpu(module, make_config("64MiB"))
+    assert fitted.recompute == "only"
+    assert fitted.leaving == "drop"
+    assert "Orin shares one memory" in caplog.text
+    with pytest.raises(vtensor.UnsupportedDeviceError, match="Leave recompute= out"):
+        fit_gpu(module, make_config("64MiB", recompute="never"))
+    monkeypatch.setenv("VTENSOR_INTEGRATED", "1")
+    assert fit_gpu(module, make_config("64MiB", recompute="never")).leaving == "copy"

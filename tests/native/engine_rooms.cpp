@@ -191,6 +191,81 @@ TEST(size_and_staleness_weigh_against_each_other) {
   r.close();
 }
 
+namespace {
+struct Nobody final : Remaker {
+  void run(const Recipes::Run&, const Take&, bool) override { CHECK(!"nothing is made again here"); }
+};
+
+// Its content was made in so many nanoseconds, of nothing.
+void made_in(Rooms& r, Range& range, std::uint64_t ns) {
+  r.lock.unlock();
+  const auto step = r.remake.begin(std::make_unique<Operation>(), {});
+  step->ns = ns;
+  Range* const made = &range;
+  r.remake.end(step, {&made, 1});
+  r.lock.lock();
+}
+
+EngineConfig leaving_by(Leaving way) {
+  EngineConfig config;
+  config.leaving = way;
+  return config;
+}
+
+// Nothing is lost at the end: what is dropped is nobody's any more.
+void forget(Rooms& r) {
+  for (Range* range : r.ranges.living()) CHECK(!r.remake.outlives(*range));
+  r.close();
+}
+}  // namespace
+
+TEST(without_copies_what_took_the_least_leaves_first) {
+  Rooms r(immediate_device, 8, 64, leaving_by(Leaving::drop));
+  r.lock.unlock();
+  r.remake.use(std::make_unique<Nobody>());
+  r.lock.lock();
+  Range& given = r.tensor(2);
+  Range& dear = r.tensor(2);
+  Range& cheap = r.tensor(2);
+  made_in(r, dear, 1'000'000);
+  made_in(r, cheap, 1'000);
+  CHECK(r.eviction.evict_some(1).ok());
+  CHECK(cheap.resident == 0 && dear.resident == 2);  // all of it at once, though one piece was asked for
+  CHECK(r.eviction.evict_some(1).ok());
+  CHECK(dear.resident == 0);
+  CHECK(r.eviction.evict_some(1).code == Code::nothing_leaves);  // nothing makes this one
+  CHECK(given.resident == 2 && r.ground.counters.evictions == 0);
+  forget(r);
+}
+
+TEST(what_is_cheaper_than_its_copies_leaves_without) {
+  Rooms r(immediate_device, 16, 64, leaving_by(Leaving::cheaper));
+  r.lock.unlock();
+  r.remake.use(std::make_unique<Nobody>());
+  r.lock.lock();
+  Range& first = r.tensor(2);
+  made_in(r, first, 1);
+  CHECK(r.eviction.evict_some(1).ok());
+  r.finish();
+  CHECK(r.ground.counters.evictions == 1);  // no copy was measured by then
+  r.fetch(first, first.parts[0].state == State::absent ? 0 : 1);
+  const auto one = [&](std::uint64_t ns) {
+    Range& range = r.tensor(1);
+    made_in(r, range, ns);
+    range.last_use = 0;
+    const std::uint64_t drops = r.ground.counters.drops;
+    CHECK(r.eviction.evict_some(1).ok());
+    r.finish();
+    CHECK(range.resident == 0);
+    return r.ground.counters.drops > drops;
+  };
+  r.ground.clock = 1'000'000;
+  CHECK(one(1));
+  CHECK(!one(std::uint64_t{1} << 50));
+  CHECK(!one(0));  // not known
+  forget(r);
+}
+
 TEST(whole_tensors_leave_where_that_is_asked_for) {
   EngineConfig config;
   config.granularity = Granularity::tensor;

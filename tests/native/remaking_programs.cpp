@@ -281,11 +281,12 @@ struct World {
   InjectDriver* faults;
   Runner* runner;
 
-  explicit World(std::size_t budget = 8) {
+  explicit World(std::size_t budget = 8, Leaving leaving = Leaving::copy) {
     auto inject = std::make_unique<InjectDriver>(std::make_unique<HostDriver>(kChunk, 0));
     faults = inject.get();
     EngineConfig config;
     config.budget_chunks = budget;
+    config.leaving = leaving;
     arm_fault_handler();
     engine = adopt_aside(std::make_unique<Engine>(std::move(inject), make_ram_store(kChunk, 512 * kChunk), config));
     auto made = std::make_unique<Runner>(*engine);
@@ -300,12 +301,14 @@ struct World {
   }
 };
 
+constexpr Leaving kWays[] = {Leaving::copy, Leaving::cheaper, Leaving::drop};
+
 }  // namespace
 
 TEST(programs_of_one_thread) {
   std::size_t ran = 0;
-  for (std::uint32_t seed = 0; seed < 60; ++seed) {
-    World world(4 + seed % 9);
+  for (std::uint32_t seed = 0; seed < 90; ++seed) {
+    World world(4 + seed % 9, kWays[seed % 3]);
     Program(*world.engine, seed, true).steps(300);
     ran += world.runner->steps;
     world.close();
@@ -314,8 +317,8 @@ TEST(programs_of_one_thread) {
 }
 
 TEST(programs_of_several_threads) {
-  for (std::uint32_t seed = 0; seed < 12; ++seed) {
-    World world(8);
+  for (std::uint32_t seed = 0; seed < 18; ++seed) {
+    World world(8, kWays[seed % 3]);
     {
       std::vector<std::thread> threads;
       for (std::uint32_t t = 0; t < 3; ++t) {
@@ -330,7 +333,7 @@ TEST(programs_of_several_threads) {
 TEST(every_call_of_the_driver_fails_once) {
   for (const char* call : {"map", "unmap", "protect", "map_host", "unmap_host", "copy_out", "copy_in", "create", "wait", "poll_out"}) {
     for (std::uint64_t nth = 1; nth <= 60; nth += 7) {
-      World world(6);
+      World world(6, kWays[nth % 3]);
       world.faults->fail(call, nth, 1);
       Program(*world.engine, static_cast<std::uint32_t>(nth), true).steps(60);
       world.close();

@@ -46,7 +46,7 @@ struct Rooms {
         pins(ground),
         freed(ground, ranges, roster, pool, chunks, mappings, slots, moves),
         remake(mutex, ground, moves, freed),
-        eviction(ground, roster, moves),
+        eviction(ground, roster, copies, moves, remake),
         supply(ground, pool, mappings, moves, freed, eviction, pins, demand),
         allocation(ground, ranges, roster, pool, chunks, mappings, slots, moves, freed, supply),
         uses(ground, ranges, pool, slots, moves, pins, remake, supply),

@@ -202,16 +202,21 @@ def run_all(programs: list[list[tuple[str, int, int, int]]]) -> list[Any]:
 @given(
     programs=st.lists(program, min_size=1, max_size=3),
     budget=st.integers(1, 60),
-    policy=st.sampled_from(["lru", "size_staleness"]),
+    policy=st.sampled_from(["lru", "size_staleness", "delta"]),
     granularity=st.sampled_from(["chunk", "tensor"]),
     seen=st.sampled_from(["nothing", "all", "all"]),
+    recompute=st.sampled_from(["auto", "auto", "only"]),
 )
-def test_random_programs(programs: list[Any], budget: int, policy: Any, granularity: Any, seen: str) -> None:
+def test_random_programs(
+    programs: list[Any], budget: int, policy: Any, granularity: Any, seen: str, recompute: Any
+) -> None:
     expected = run_all(programs)
     Machine.budget = budget
-    with vtensor.enabled(budget * PAGE, chunk=PAGE, min_size=1, host=1 << 30, policy=policy, granularity=granularity):
+    settings: dict[str, Any] = {"policy": policy, "granularity": granularity, "recompute": recompute}
+    with vtensor.enabled(budget * PAGE, chunk=PAGE, min_size=1, host=1 << 30, **settings):
         native.load().observe()
-        native.load().see(seen)
+        if recompute == "auto":
+            native.load().see(seen)
         got = run_all(programs)
         assert native.load().validate() == ""
         stats = vtensor.memory_stats()

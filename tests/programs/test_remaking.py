@@ -261,6 +261,41 @@ def test_random_numbers_that_two_threads_draw_at_once() -> None:
     assert wrong == 0
 
 
+# --- where no plan says so ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_training_without_copies(name: str) -> None:
+    runs = check_identity(PROGRAMS[name], (0.7, 0.5), min_size=PAGE, recompute="only")
+    assert all(run["moved_out_bytes"] == 0 for run in runs)
+    assert all(run["drops"] > 0 for run in runs)
+
+
+@pytest.mark.parametrize("name", ["resnet", "checkpoints", "double backward"])
+def test_training_without_copies_on_an_ordered_device(name: str, late: bool) -> None:
+    (run,) = check_identity(PROGRAMS[name], (0.5,), min_size=PAGE, recompute="only", overdraw=not late)
+    assert run["moved_out_bytes"] == 0
+    assert run["drops"] > 0
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_training_by_what_costs_less(name: str) -> None:
+    (run,) = check_identity(PROGRAMS[name], (0.4,), min_size=PAGE, policy="delta", link="20MB/s")
+    assert run["drops"] > 0
+    assert run["moved_out_bytes"] > 0  # weights, for one, cannot be made again
+
+
+def test_what_leaves_without_a_plan_is_cheap_to_make_again() -> None:
+    """Of two tensors the one that took less leaves, though the other is older and as large."""
+    with vtensor.enabled("64MiB", chunk=PAGE, min_size=1 << 20, recompute="only", policy="lru"):
+        a, b = torch.rand(1024, 1024), torch.rand(1024, 1024)  # which cannot be made again
+        dear, cheap = a @ b, a + b
+        vtensor.enable("15MiB")
+        assert vtensor.residency(cheap).dropped > 0
+        assert vtensor.residency(dear).dropped == 0
+        assert (cheap == a + b).all()
+
+
 def test_a_plan_makes_again_what_the_link_could_not_carry() -> None:
     def program() -> Any:
         torch.manual_seed(0)

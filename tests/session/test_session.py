@@ -143,6 +143,9 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"budget": "1GiB", "oversize": "ignore"}, "oversize"),
         ({"budget": "1GiB", "spill_dir": "/nowhere/at/all"}, "not a directory"),
         ({"budget": "1GiB", "link": -3}, "link"),
+        ({"budget": "1GiB", "recompute": "sometimes"}, "recompute"),
+        ({"budget": "1GiB", "recompute": "never", "policy": "delta"}, "leaves it no choice"),
+        ({"budget": "1GiB", "recompute": "only", "spill_dir": "/"}, "copies nothing"),
         ({"budget": "1GiB", "device": "tpu"}, "device"),
     ],
 )

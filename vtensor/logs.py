@@ -1,0 +1,25 @@
+"""What vtensor says of itself: one logger, to standard error where ``VTENSOR_LOG`` asks for it.
+
+Covers: ``VTENSOR_LOG=info`` and ``debug``. Leaves: what is said, to whoever says it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+__all__ = ["log", "set_log_level"]
+
+log = logging.getLogger("vtensor")
+
+
+def set_log_level() -> None:
+    """Do what ``VTENSOR_LOG`` says; unset, the program's own settings of the logger ``vtensor`` hold."""
+    level = logging.getLevelNamesMapping().get(os.environ.get("VTENSOR_LOG", "").upper())
+    if level is None:
+        return
+    log.setLevel(level)
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("vtensor: %(message)s"))
+        log.addHandler(handler)
