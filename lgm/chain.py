@@ -1,11 +1,13 @@
 """Checkpoints of an iteration: the chain of its forward pass, the best set on it, and the plan that follows it.
 
-Covers: reading a chain off a trace, with no help from who wrote the model; what is dropped for a set of checkpoints.
+Covers: reading a chain off a trace, with no help from who wrote the model; what is dropped for a set of checkpoints,
+and for a budget between that and everything.
 Leaves: which set is best (``checkpoints``), what is run when (``recompute``), the plan as a plan (``planner``).
 
 A layer of the chain is a call of the forward pass. A checkpoint before a call keeps what the rest of the forward pass
 still reads; all else that backward will need is dropped, and made again from there. Where few bytes are alive across,
-blocks end: such calls are what the dynamic program picks.
+blocks end: such calls are what the dynamic program picks. A budget needs only some of the segments between them: those
+that free the most for their time.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from . import planner
+from .calls import Calls
 from .checkpoints import least_peak
 from .errors import LgmError
 from .lifetimes import analyze_lifetimes
-from .model import Device, Floats, Ints, Plan, Trace
+from .model import Device, Floats, Ints, Plan, Remaking, Trace
+from .planner import Progress, Switches
 from .recompute import Candidate, candidates, schedule_makings
 from .rewrite import rewrite
 
-__all__ = ["Chain", "Checkpoints", "best_checkpoints", "checkpoints_at", "find_chain"]
+__all__ = ["Chain", "Checkpoints", "analyze_segments", "best_checkpoints", "checkpoints_at", "find_chain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +90,19 @@ def checkpoints_at(trace: Trace, chain: Chain, layers: list[int]) -> Checkpoints
     LgmError
         If nothing of what lies between them can be made again.
     """
-    life = analyze_lifetimes(trace)
-    calls, found = candidates(trace, life)
-    wanted = _between(trace, chain, found, set(layers))
-    makings = schedule_makings(trace, calls, wanted, lambda _: False, soon=1.0, most=trace.operations)
-    if not makings:
-        raise LgmError("nothing between the checkpoints can be made again")
-    again, remaking = rewrite(trace, calls, makings)
+    calls, found = candidates(trace, analyze_lifetimes(trace))
+    again, remaking = _without(trace, calls, _between(trace, chain, found, set(layers)))
     peak = analyze_lifetimes(again).peak
     plan = planner.analyze(again, Device(peak, 1.0, 1.0))
     return Checkpoints(chain, layers, replace(plan, remaking=remaking))
+
+
+def _without(trace: Trace, calls: Calls, wanted: list[Candidate]) -> tuple[Trace, Remaking]:
+    """The trace in which these are dropped, and a segment is run once when the first of it is missed."""
+    makings = schedule_makings(trace, calls, wanted, lambda _: False, soon=1.0, most=trace.operations)
+    if not makings:
+        raise LgmError("nothing between the checkpoints can be made again")
+    return rewrite(trace, calls, makings)
 
 
 def _between(trace: Trace, chain: Chain, found: list[Candidate], layers: set[int]) -> list[Candidate]:
@@ -113,3 +120,49 @@ def best_checkpoints(trace: Trace) -> Checkpoints:
     chain = find_chain(trace)
     _, layers = least_peak(chain.leaves, chain.across)
     return checkpoints_at(trace, chain, layers)
+
+
+def analyze_segments(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:
+    """Make a plan by which whole segments between the best checkpoints are made again, as few as the budget allows.
+
+    What is too much even with all of them is copied. Arguments are those of :func:`lgm.mix.analyze`.
+
+    Raises
+    ------
+    InfeasibleError
+        If one operation, or what one segment makes again, needs more than the budget.
+    LgmError
+        As :func:`find_chain` and :func:`checkpoints_at`.
+    """
+    life = analyze_lifetimes(trace)
+    if life.peak <= device.budget_chunks:
+        return planner.analyze(trace, device, switches, say)
+    chain = find_chain(trace)
+    _, layers = least_peak(chain.leaves, chain.across)
+    calls, found = candidates(trace, life)
+    wanted = _between(trace, chain, found, set(layers))
+    segment, order = _by_segment(trace, chain, layers, wanted)
+    fits = _without(trace, calls, wanted)
+    few, many = 0, len(order)  # of those that free the most for their time: too few, and enough if all are
+    while many - few > 1:
+        say("made again", 1 - (many - few) / len(order))
+        some = set(order[: (few + many) // 2])
+        tried = _without(trace, calls, [one for one, of in zip(wanted, segment, strict=True) if of in some])
+        if analyze_lifetimes(tried[0]).peak <= device.budget_chunks:
+            fits, many = tried, (few + many) // 2
+        else:
+            few = (few + many) // 2
+    return replace(planner.analyze(fits[0], device, switches, say), remaking=fits[1])
+
+
+def _by_segment(trace: Trace, chain: Chain, layers: list[int], wanted: list[Candidate]) -> tuple[list[int], list[int]]:
+    """The segment of each candidate, and those segments by what they free for the time they take, the most first."""
+    edges = np.append(chain.rows[1:], chain.end)[layers]
+    born = trace.tensor_born[[one.tensor for one in wanted]]
+    segment = np.searchsorted(edges, born, side="right")
+    chunks = np.bincount(segment, [one.chunks for one in wanted], minlength=len(edges) + 1)
+    where = np.searchsorted(edges, np.arange(chain.end), side="right")
+    seconds = np.bincount(where, trace.op_ns[: chain.end] / 1e9, minlength=len(edges) + 1)
+    worth = chunks / np.maximum(seconds, 1e-9)
+    used = np.unique(segment)
+    return segment.tolist(), used[np.argsort(-worth[used], kind="stable")].tolist()

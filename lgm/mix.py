@@ -17,6 +17,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from . import planner
+from .chain import analyze_segments
 from .errors import InfeasibleError
 from .lifetimes import analyze_lifetimes
 from .model import Device, Plan, Trace
@@ -27,7 +28,7 @@ from .rewrite import rewrite
 
 __all__ = ["Recompute", "analyze"]
 
-Recompute = Literal["auto", "never", "only"]
+Recompute = Literal["auto", "never", "only", "segments"]
 
 _TRIES = 8  # prices
 _EFFORT = 16_000  # operations to plan for, in all of them
@@ -56,6 +57,8 @@ def analyze(
     recompute
         ``"auto"``: what is cheaper to make again than to copy is; the fastest plan simulated is kept, so that none is
         slower than copying alone. ``"never"``: all that leaves is copied. ``"only"``: nothing is copied.
+        ``"segments"``: whole segments between the best checkpoints are made again, as few as will do, before anything
+        is copied.
 
     Raises
     ------
@@ -67,6 +70,8 @@ def analyze(
     say = progress or (lambda _what, _share: None)
     if recompute == "only":
         return analyze_only(trace, device, switches, say)
+    if recompute == "segments":
+        return analyze_segments(trace, device, switches, say)
     if recompute == "never" or not len(trace.call_first):
         return planner.analyze(trace, device, switches, say)
     part = 1 / (1 + _most_tries(trace))

@@ -71,3 +71,34 @@ def test_what_is_no_chain_is_refused() -> None:
     with pytest.raises(lgm.LgmError, match="nothing between"):
         checkpoints_at(alone, find_chain(alone), [0])
     assert np.all(find_chain(alone).leaves == 5 * CHUNK)
+
+
+@pytest.mark.parametrize("layers", [9, 25])
+def test_a_budget_takes_as_few_segments_as_will_do(layers: int) -> None:
+    trace = chained(layers)
+    peak = analyze_lifetimes(trace).peak
+    least = best_checkpoints(trace).plan
+    seconds = []
+    for budget in range(least.prediction.peak_chunks, peak + 1):
+        plan = lgm.analyze(trace, lgm.Device(budget, 1e9, 1e9), recompute="segments")
+        lgm.validate(plan)
+        assert plan.prediction.peak_chunks <= budget
+        assert len(plan.out_op) == 0
+        seconds.append(plan.trace.seconds)
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[0] <= least.trace.seconds
+    assert seconds[-1] == trace.seconds
+
+
+def test_below_the_checkpoints_the_rest_is_copied() -> None:
+    trace = lgm.load_trace(TRACES / "resnet50.npz")
+    budget = int(analyze_lifetimes(trace).peak * 0.4)
+    plan = lgm.analyze(trace, lgm.Device(budget, 12e9, 12e9), recompute="segments")
+    lgm.validate(plan)
+    assert plan.prediction.out_chunks > 0
+    assert plan.remaking is not None
+
+
+def test_segments_need_calls() -> None:
+    with pytest.raises(lgm.LgmError, match="record it anew"):
+        lgm.analyze(build(4, [(2 * CHUNK, 0, 3)], []), lgm.Device(1, 1, 1), recompute="segments")

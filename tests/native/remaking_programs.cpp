@@ -255,7 +255,7 @@ class Program {
     switch (draw(alone_ ? 6 : 2)) {
       case 0: return engine_.evict_all();
       case 1: return give_away(any());
-      case 2: return engine_.resize(4 + draw(12));
+      case 2: return resize(4 + draw(12));
       case 3: {
         engine_.remake().suspend(false);
         engine_.remake().resume();
@@ -267,6 +267,15 @@ class Program {
         return;
       }
       default: return;
+    }
+  }
+
+  // Where nothing is copied, what cannot be made again stays.
+  void resize(std::size_t chunks) {
+    try {
+      engine_.resize(chunks);
+    } catch (const OutOfMemory&) {
+      CHECK(engine_.remake().weighs());
     }
   }
 
