@@ -107,8 +107,8 @@ MUTATIONS = {
     ),
     "what was given away is read as it was": Mutation(
         REMAKE,
-        "    }\n  }\n  recipes_.forget(range);\n",
-        "    }\n  }\n  if (!unseen) recipes_.forget(range);\n",
+        "one));\n  recipes_.forget(range);\n",
+        "one));\n  if (!unseen) recipes_.forget(range);\n",
         REMAKING,
     ),
     "what is made of it does not come back before its address is given away": Mutation(
@@ -119,8 +119,8 @@ MUTATIONS = {
     ),
     "what an operation overwrote is remembered as it was": Mutation(
         REMAKE,
-        "    }\n  }\n  recipes_.forget(range);\n",
-        "    }\n  }\n  if (unseen) recipes_.forget(range);\n",
+        "one));\n  recipes_.forget(range);\n",
+        "one));\n  if (unseen) recipes_.forget(range);\n",
         REMAKING,
     ),
 }
