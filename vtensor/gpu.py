@@ -7,7 +7,6 @@ Leaves: everything a session is on any device (``session``), the pool (``pools``
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import replace
 from types import ModuleType
@@ -15,11 +14,11 @@ from typing import Any
 
 from .config import Config, format_bytes
 from .errors import ConfigError, UnsupportedDeviceError
+from .logs import log
 from .pools import DevicePool, make_device_pool
 
 __all__ = ["active_pool", "fit_gpu", "look_at_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
 
-log = logging.getLogger("vtensor")
 _pool: DevicePool | None = None
 _kept: list[DevicePool] = []  # of earlier sessions whose tensors live on
 _was_multithreaded: bool | None = None  # None: not changed

@@ -7,7 +7,6 @@ Leaves: the analysis (:mod:`lgm`), plans as the core takes them and as files (``
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
@@ -23,6 +22,7 @@ from . import native
 from .background import Background
 from .config import Config, format_bytes
 from .errors import NotEnabledError
+from .logs import log
 from .plans import install, recording_of
 from .recorder import flop_per_second, make_recording
 
@@ -40,7 +40,6 @@ __all__ = [
     "why_no_plan",
 ]
 
-log = logging.getLogger("vtensor")
 _planner: Planner | None = None
 
 # Until enough was copied to know: what a PCIe 3.0 x16 slot carries.

@@ -54,14 +54,16 @@ def where_from() -> dict[str, Any]:
 def flop_per_second(size: int = 2048, rounds: int = 9) -> float:
     """What torch multiplies matrices with on this processor, median of some rounds: what tells a trace's times from
     those of a GPU (:mod:`lgm.gpus`).
+
+    In NumPy's memory: a session that is on neither holds it nor takes it for a part of the iteration.
     """
     import torch
 
-    a, b = torch.ones(2, size, size, dtype=torch.float32, device="cpu")
+    a, b, product = (torch.from_numpy(np.ones((size, size), dtype=np.float32)) for _ in range(3))
     seconds = []
     for _ in range(rounds):
         begun = time.perf_counter()
-        a @ b
+        torch.mm(a, b, out=product)
         seconds.append(time.perf_counter() - begun)
     return 2 * size**3 / statistics.median(seconds)
 

@@ -31,7 +31,7 @@ from .doors import open_doors
 from .errors import ConfigError, NotEnabledError
 from .foreach import cut_foreach
 from .gpu import active_pool, fit_gpu, resize_gpu, start_gpu, stop_gpu
-from .logs import set_log_level
+from .logs import log, set_log_level
 from .math_library import settle
 from .patches import restore
 from .planning import change_budget, start_planner, stop_planner
@@ -41,7 +41,6 @@ __all__ = ["Device", "active_config", "core", "cupy_allocator", "disable", "enab
 
 Device = Literal["auto", "cpu", "cuda"]
 
-log = logging.getLogger("vtensor")
 _lock = threading.RLock()
 _begun: Config | None = None  # the session that is there in whole or in part, as it is to be
 _active: Config | None = None  # the same as it is: None while it starts, and from the moment it begins to end

@@ -36,7 +36,7 @@ Status Eviction::evict_some(std::size_t want) {
 
 // The director of DELTA (arXiv 2203.15980, section 4), with measured speeds and times in the place of constants.
 bool Eviction::drops(const Range& range) const {
-  if (ground_.config.leaving == Leaving::copy || !remake_.may_drop(range)) return false;
+  if (ground_.config.leaving == Leaving::copy || remake_.verifies() || !remake_.may_drop(range)) return false;
   if (ground_.config.leaving == Leaving::drop) return true;
   const auto making_ns = remake_.making_ns(range);
   return making_ns && *making_ns > 0 && *making_ns < copying_ns(range);

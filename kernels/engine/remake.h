@@ -57,6 +57,7 @@ class Remake {
   void bring(Lock& lock, std::span<Range* const> ranges, bool aside, bool all = false);
   // Whether it may leave without a copy, and what making it again would take: nothing if that is too much to say.
   bool may_drop(const Range& range) const;
+  bool verifies() const noexcept { return verify_; }
   std::optional<std::uint64_t> making_ns(const Range& range) const { return recipes_.making_ns(range); }
   // What of vTensors [first, last) is not pinned leaves without a copy. nothing_leaves if nothing does. Pre: may_drop().
   Status leave(Range& range, std::uint32_t first, std::uint32_t last);

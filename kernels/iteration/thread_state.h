@@ -34,7 +34,7 @@ struct Seen {
   Range* written = nullptr;       // the tensor it overwrites
   std::size_t fresh = 0;          // tensors it may make at most
   int exceptions = 0;
-  std::chrono::steady_clock::time_point begun{};  // with a step
+  std::chrono::steady_clock::time_point begun{};  // with a step, where somebody weighs by it
   bool could = false;             // without a step: whether there could be one
   bool fills = false;             // what it overwrites it does not read
   std::optional<Draws::Alone> draws;  // if it draws random numbers

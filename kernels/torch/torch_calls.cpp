@@ -42,12 +42,12 @@ std::shared_ptr<std::byte[]> aligned(Bytes bytes, Bytes align) {
 }
 
 // Managed however small it is, as what it stands for was.
-at::Tensor managed_empty(at::IntArrayRef bytes, c10::Device device) {
+at::Tensor managed_empty(Bytes bytes, c10::Device device) {
   struct AllSizes {
     bool before = std::exchange(this_thread().all_sizes, true);
     ~AllSizes() { this_thread().all_sizes = before; }
   } const all_sizes;
-  return at::empty(bytes, at::TensorOptions().dtype(at::kByte).device(device));
+  return at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device));
 }
 
 }  // namespace
@@ -212,8 +212,7 @@ at::Tensor TorchCall::make(const Tensor& tensor, const std::function<Address(std
   c10::DataPtr data;
   c10::Storage storage;
   if (tensor.filled) {
-    const std::int64_t bytes[] = {static_cast<std::int64_t>(tensor.storage_bytes)};
-    storage = managed_empty(bytes, tensor.device).storage();
+    storage = managed_empty(tensor.storage_bytes, tensor.device).storage();
   } else if (tensor.source != kNone) {
     data = c10::DataPtr(reinterpret_cast<void*>(address_of(tensor.source) + tensor.storage_at), tensor.device);
   } else if (tensor.bytes != nullptr) {  // fresh ones each time: some kernels write what they do not say

@@ -19,7 +19,6 @@ c10::Device device_of(const at::RecordFunction& function) {
 }  // namespace
 
 at::Generator generator_now(const at::RecordFunction& function, const Traits& traits) {
-  if (traits.generator == kNone || traits.generator >= function.inputs().size()) return {};
   const c10::IValue& given = function.inputs()[traits.generator];
   if (given.isGenerator()) return copy_of(given.toGenerator());
   const c10::Device device = device_of(function);

@@ -11,7 +11,8 @@
 
 namespace vt {
 
-// Of the operation that begins: its argument, or that of its device, as it is now. Undefined if it has none.
+// Of the operation that begins: its argument, or that of its device, as it is now. Undefined on devices of other kinds. Pre: its
+// traits name an argument.
 at::Generator generator_now(const at::RecordFunction& function, const Traits& traits);
 // Another in the same state.
 at::Generator copy_of(at::Generator generator);

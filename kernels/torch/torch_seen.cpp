@@ -148,7 +148,7 @@ void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& funct
   seen.step = engine.remake().begin(std::move(call), sources);
   seen.counts = seen.step != nullptr;
   if (seen.written != nullptr) thread.changed.push_back(seen.written);  // its content is known only now
-  seen.begun = std::chrono::steady_clock::now();
+  if (engine.remake().weighs()) seen.begun = std::chrono::steady_clock::now();
 }
 
 namespace {
@@ -178,7 +178,9 @@ void call_ends(Thread& thread, std::size_t frame) {
   for (const Range* range : results) call.births.push_back(range->bytes);
   if (seen.written != nullptr && !seen.fills) results.push_back(seen.written);
   Engine& engine = *thread.engine;
-  seen.step->ns = engine.streams() == nullptr ? ns_since(seen.begun) : usual_ns;  // there it was only asked for by now
+  if (engine.remake().weighs()) {
+    seen.step->ns = engine.streams() == nullptr ? ns_since(seen.begun) : usual_ns;  // there it was only asked for by now
+  }
   engine.remake().end(seen.step, results);
   if (!g_verify.load(std::memory_order_relaxed)) return;
   for (Range* range : results) compare(engine, *range, call.name());

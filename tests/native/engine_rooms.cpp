@@ -196,62 +196,62 @@ struct Nobody final : Remaker {
   void run(const Recipes::Run&, const Take&, bool) override { CHECK(!"nothing is made again here"); }
 };
 
-// Its content was made in so many nanoseconds, of nothing.
-void made_in(Rooms& r, Range& range, std::uint64_t ns) {
-  r.lock.unlock();
-  const auto step = r.remake.begin(std::make_unique<Operation>(), {});
-  step->ns = ns;
-  Range* const made = &range;
-  r.remake.end(step, {&made, 1});
-  r.lock.lock();
-}
-
-EngineConfig leaving_by(Leaving way) {
-  EngineConfig config;
-  config.leaving = way;
-  return config;
-}
-
-// Nothing is lost at the end: what is dropped is nobody's any more.
-void forget(Rooms& r) {
-  for (Range* range : r.ranges.living()) CHECK(!r.remake.outlives(*range));
-  r.close();
-}
+// Rooms in which things can be made again.
+struct Makers : Rooms {
+  Makers(Leaving way, std::size_t budget) : Rooms(immediate_device, budget, 64, leaving_by(way)) {
+    lock.unlock();
+    remake.use(std::make_unique<Nobody>());
+    lock.lock();
+  }
+  static EngineConfig leaving_by(Leaving way) {
+    EngineConfig config;
+    config.leaving = way;
+    return config;
+  }
+  // Its content was made in so many nanoseconds, of nothing.
+  void made_in(Range& range, std::uint64_t ns) {
+    lock.unlock();
+    const auto step = remake.begin(std::make_unique<Operation>(), {});
+    step->ns = ns;
+    Range* const made = &range;
+    remake.end(step, {&made, 1});
+    lock.lock();
+  }
+  // Nothing is lost at the end: what is dropped is nobody's any more.
+  void close() {
+    for (Range* range : ranges.living()) CHECK(!remake.outlives(*range));
+    Rooms::close();
+  }
+};
 }  // namespace
 
 TEST(without_copies_what_took_the_least_leaves_first) {
-  Rooms r(immediate_device, 8, 64, leaving_by(Leaving::drop));
-  r.lock.unlock();
-  r.remake.use(std::make_unique<Nobody>());
-  r.lock.lock();
+  Makers r(Leaving::drop, 8);
   Range& given = r.tensor(2);
   Range& dear = r.tensor(2);
   Range& cheap = r.tensor(2);
-  made_in(r, dear, 1'000'000);
-  made_in(r, cheap, 1'000);
+  r.made_in(dear, 1'000'000);
+  r.made_in(cheap, 1'000);
   CHECK(r.eviction.evict_some(1).ok());
   CHECK(cheap.resident == 0 && dear.resident == 2);  // all of it at once, though one piece was asked for
   CHECK(r.eviction.evict_some(1).ok());
   CHECK(dear.resident == 0);
   CHECK(r.eviction.evict_some(1).code == Code::nothing_leaves);  // nothing makes this one
   CHECK(given.resident == 2 && r.ground.counters.evictions == 0);
-  forget(r);
+  r.close();
 }
 
 TEST(what_is_cheaper_than_its_copies_leaves_without) {
-  Rooms r(immediate_device, 16, 64, leaving_by(Leaving::cheaper));
-  r.lock.unlock();
-  r.remake.use(std::make_unique<Nobody>());
-  r.lock.lock();
+  Makers r(Leaving::cheaper, 16);
   Range& first = r.tensor(2);
-  made_in(r, first, 1);
+  r.made_in(first, 1);
   CHECK(r.eviction.evict_some(1).ok());
   r.finish();
   CHECK(r.ground.counters.evictions == 1);  // no copy was measured by then
   r.fetch(first, first.parts[0].state == State::absent ? 0 : 1);
   const auto one = [&](std::uint64_t ns) {
     Range& range = r.tensor(1);
-    made_in(r, range, ns);
+    r.made_in(range, ns);
     range.last_use = 0;
     const std::uint64_t drops = r.ground.counters.drops;
     CHECK(r.eviction.evict_some(1).ok());
@@ -263,7 +263,7 @@ TEST(what_is_cheaper_than_its_copies_leaves_without) {
   CHECK(one(1));
   CHECK(!one(std::uint64_t{1} << 50));
   CHECK(!one(0));  // not known
-  forget(r);
+  r.close();
 }
 
 TEST(whole_tensors_leave_where_that_is_asked_for) {

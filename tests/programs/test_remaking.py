@@ -285,6 +285,16 @@ def test_training_by_what_costs_less(name: str) -> None:
     assert run["moved_out_bytes"] > 0  # weights, for one, cannot be made again
 
 
+@pytest.mark.parametrize("settings", [{"recompute": "only"}, {"policy": "delta"}], ids=["only", "delta"])
+def test_while_verifying_what_would_be_dropped_is_copied(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VTENSOR_VERIFY", "replay")
+    (run,) = check_identity(PROGRAMS["double backward"], (0.5,), min_size=PAGE, **settings)
+    assert run["drops"] == 0
+    assert run["moved_out_bytes"] > 0
+
+
 def test_what_leaves_without_a_plan_is_cheap_to_make_again() -> None:
     """Of two tensors the one that took less leaves, though the other is older and as large."""
     with vtensor.enabled("64MiB", chunk=PAGE, min_size=1 << 20, recompute="only", policy="lru"):
