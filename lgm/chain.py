@@ -6,12 +6,12 @@ Leaves: which set is best (``checkpoints``), what is run when (``recompute``), t
 
 A layer of the chain is a call of the forward pass. A checkpoint before a call keeps what the rest of the forward pass
 still reads; all else that backward will need is dropped, and made again from there. Where few bytes are alive across,
-blocks end: such calls are what the dynamic program picks. A budget needs only some of the segments between them: those
-that free the most for their time.
+blocks end: such calls are what the dynamic program picks. Above the least peak a budget leaves a choice: the fastest.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,11 +20,15 @@ from . import planner
 from .calls import Calls
 from .checkpoints import least_peak
 from .errors import LgmError
-from .lifetimes import analyze_lifetimes
+from .lifetimes import Lifetimes, analyze_lifetimes
 from .model import Device, Floats, Ints, Plan, Remaking, Trace
 from .planner import Progress, Switches
 from .recompute import Candidate, candidates, schedule_makings
 from .rewrite import rewrite
+from .rotor import Schedule, fill_tables
+
+_BLOCKS = 64  # layers of the chain by which the fastest is looked for
+_EFFORT = 60_000  # operations to look at, in all schedules that are tried
 
 __all__ = ["Chain", "Checkpoints", "analyze_segments", "best_checkpoints", "checkpoints_at", "find_chain"]
 
@@ -40,6 +44,8 @@ class Chain:
     """[n] Bytes that each layer leaves behind for backward."""
     across: Floats
     """[n] Bytes a checkpoint at the end of each layer keeps."""
+    waits: Ints
+    """Tensors that layers leave behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ def find_chain(trace: Trace) -> Chain:
         raise LgmError("this trace has no forward and backward pass")
     rows = np.unique(trace.call_first[trace.call_first < end])
     layer = np.searchsorted(rows, np.arange(end), side="right") - 1
-    born, size = trace.tensor_born, trace.tensor_bytes
+    born, size = trace.tensor_born, trace.chunks * trace.chunk_bytes
     early, late = trace.use_op < end, trace.use_op >= end
     last_forward = np.full(trace.tensors, -1)
     np.maximum.at(last_forward, trace.use_tensor[early], trace.use_op[early])
@@ -79,7 +85,7 @@ def find_chain(trace: Trace) -> Chain:
     np.add.at(leaves, layer[born[left]], size[left])
     for t in made[last_forward[made] > born[made]].tolist():
         across[layer[born[t]] : layer[last_forward[t]]] += size[t]
-    return Chain(rows, end, leaves, across)
+    return Chain(rows, end, leaves, across, left)
 
 
 def checkpoints_at(trace: Trace, chain: Chain, layers: list[int]) -> Checkpoints:
@@ -123,9 +129,10 @@ def best_checkpoints(trace: Trace) -> Checkpoints:
 
 
 def analyze_segments(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:
-    """Make a plan by which whole segments between the best checkpoints are made again, as few as the budget allows.
+    """Make a plan by which parts of the chain are run again in the least time that the budget allows (``rotor``).
 
-    What is too much even with all of them is copied. Arguments are those of :func:`lgm.mix.analyze`.
+    Where the budget is below what making again alone can reach, all between the best checkpoints is made again, and
+    what is too much even so is copied. Arguments are those of :func:`lgm.mix.analyze`.
 
     Raises
     ------
@@ -138,31 +145,91 @@ def analyze_segments(trace: Trace, device: Device, switches: Switches | None, sa
     if life.peak <= device.budget_chunks:
         return planner.analyze(trace, device, switches, say)
     chain = find_chain(trace)
-    _, layers = least_peak(chain.leaves, chain.across)
     calls, found = candidates(trace, life)
-    wanted = _between(trace, chain, found, set(layers))
-    segment, order = _by_segment(trace, chain, layers, wanted)
-    fits = _without(trace, calls, wanted)
-    few, many = 0, len(order)  # of those that free the most for their time: too few, and enough if all are
-    while many - few > 1:
-        say("made again", 1 - (many - few) / len(order))
-        some = set(order[: (few + many) // 2])
-        tried = _without(trace, calls, [one for one, of in zip(wanted, segment, strict=True) if of in some])
-        if analyze_lifetimes(tried[0]).peak <= device.budget_chunks:
-            fits, many = tried, (few + many) // 2
-        else:
-            few = (few + many) // 2
-    return replace(planner.analyze(fits[0], device, switches, say), remaking=fits[1])
+    again = _fastest(trace, device, life, chain, calls, found, say)
+    if again is None:
+        _, layers = least_peak(chain.leaves, chain.across)
+        again = _without(trace, calls, _between(trace, chain, found, set(layers)))
+    return replace(planner.analyze(again[0], device, switches, say), remaking=again[1])
 
 
-def _by_segment(trace: Trace, chain: Chain, layers: list[int], wanted: list[Candidate]) -> tuple[list[int], list[int]]:
-    """The segment of each candidate, and those segments by what they free for the time they take, the most first."""
-    edges = np.append(chain.rows[1:], chain.end)[layers]
-    born = trace.tensor_born[[one.tensor for one in wanted]]
-    segment = np.searchsorted(edges, born, side="right")
-    chunks = np.bincount(segment, [one.chunks for one in wanted], minlength=len(edges) + 1)
-    where = np.searchsorted(edges, np.arange(chain.end), side="right")
-    seconds = np.bincount(where, trace.op_ns[: chain.end] / 1e9, minlength=len(edges) + 1)
-    worth = chunks / np.maximum(seconds, 1e-9)
-    used = np.unique(segment)
-    return segment.tolist(), used[np.argsort(-worth[used], kind="stable")].tolist()
+def _fastest(
+    trace: Trace, device: Device, life: Lifetimes, chain: Chain, calls: Calls, found: list[Candidate], say: Progress
+) -> tuple[Trace, Remaking] | None:
+    """The trace of the fastest schedule whose peak is within the budget; None if none is.
+
+    The chain is a model of the iteration, and more memory for it is not always more for the iteration: schedules for
+    less and less are tried until one stays within the budget.
+    """
+    blocks = _blocks(chain)
+    ends = np.append(blocks[1:], len(chain.rows))
+    begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])[np.append(chain.rows[blocks], chain.end)]
+    tables = fill_tables(
+        np.diff(begin),
+        np.add.reduceat(chain.leaves, blocks),
+        chain.across[ends - 1],
+        _beside(trace, life, chain, blocks),
+        float(life.peak * trace.chunk_bytes),
+    )
+    most = int(np.clip(_EFFORT // trace.operations, 8, 48))
+    last: Schedule | None = None
+    for k, slots in enumerate(np.linspace(tables.slots, tables.fewest_slots(), most).astype(int).tolist()):
+        say("made again", k / most)
+        if slots > tables.slots or (schedule := tables.schedule(slots)) == last:
+            continue
+        last = schedule
+        wanted = _by_schedule(trace, chain, blocks, found, schedule)
+        tried = _without(trace, calls, wanted) if wanted else None
+        if tried is not None and analyze_lifetimes(tried[0]).peak <= device.budget_chunks:
+            return tried
+    return None
+
+
+def _blocks(chain: Chain) -> Ints:
+    """First layers of at most _BLOCKS runs of layers that leave about as much behind, cut where least is alive."""
+    left = np.concatenate([[0.0], np.cumsum(chain.leaves)])
+    parts = np.unique(np.searchsorted(left, np.linspace(0, left[-1], _BLOCKS + 1)[:-1], side="right") - 1)
+    cuts = [
+        a + 1 + int(np.argmin(chain.across[a:b])) for a, b in itertools.pairwise([*parts.tolist(), len(chain.rows)])
+    ]
+    return np.unique([0, *cuts[:-1]])
+
+
+def _beside(trace: Trace, life: Lifetimes, chain: Chain, blocks: Ints) -> Floats:
+    """[n] Most bytes alive during backward of each block that are not left behind by a block."""
+    n, rows = len(blocks), np.arange(chain.end, trace.operations)
+    block = np.searchsorted(chain.rows[blocks], trace.tensor_born, side="right") - 1
+    block[(trace.tensor_born >= chain.end) | (block < 0)] = n
+    read = np.full(trace.operations, n - 1)
+    np.minimum.at(read, trace.use_op, block[trace.use_tensor])
+    at = np.minimum.accumulate(read[rows])
+    left = np.zeros(trace.operations + 1)
+    waits = chain.waits[block[chain.waits] < n]
+    np.add.at(left, trace.tensor_born[waits], trace.chunks[waits])
+    died = trace.tensor_died[waits]
+    np.add.at(left, np.where(died < 0, trace.operations, died), -trace.chunks[waits])
+    beside = np.zeros(n)
+    np.maximum.at(beside, at, (life.live - np.cumsum(left)[:-1])[rows])
+    return np.asarray(beside * trace.chunk_bytes, dtype=np.float64)
+
+
+def _by_schedule(
+    trace: Trace, chain: Chain, blocks: Ints, found: list[Candidate], schedule: Schedule
+) -> list[Candidate]:
+    """What a schedule does not keep from the forward pass on, each until the pass that keeps it."""
+    edges = np.append(chain.rows[blocks], chain.end)
+    n = len(blocks)
+    block = np.searchsorted(edges, trace.tensor_born, side="right") - 1
+    since = np.where((block >= 0) & (block < n), np.append(schedule.kept, n)[np.clip(block, 0, n)], n)
+    for layer, of in schedule.checkpoints.items():
+        reads = (trace.use_op >= edges[layer]) & (trace.use_op < chain.end)
+        handed = np.unique(trace.use_tensor[reads])
+        handed = handed[trace.tensor_born[handed] < edges[layer]]
+        since[handed] = np.maximum(since[handed], of)
+    dropped = [one for one in found if one.start <= chain.end <= one.stop and since[one.tensor] < n]
+    begins = np.full(n + 1, trace.operations)  # of backward of each block: its first use of what the block leaves
+    for one in dropped:
+        of = int(block[one.tensor])
+        if since[one.tensor] == schedule.kept[of]:
+            begins[of] = min(begins[of], one.stop)
+    return [replace(one, stop=min(one.stop, int(begins[since[one.tensor]]))) for one in dropped]

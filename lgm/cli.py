@@ -221,8 +221,8 @@ def _parser() -> argparse.ArgumentParser:
         "--recompute",
         choices=get_args(Recompute),
         default="auto",
-        help="whether what is cheaper to make again is not copied; only: nothing is copied; segments: all between "
-        "checkpoints is made again, as by torch.utils.checkpoint (default: auto)",
+        help="whether what is cheaper to make again is not copied; only: nothing is copied; segments: parts of "
+        "the chain of layers are run again, as by torch.utils.checkpoint, in the least time (default: auto)",
     )
     sub.add_argument("--costs", choices=["auto", "moves", "equal"], default="auto", help="price of being away")
     sub.add_argument(

@@ -57,8 +57,8 @@ def analyze(
     recompute
         ``"auto"``: what is cheaper to make again than to copy is; the fastest plan simulated is kept, so that none is
         slower than copying alone. ``"never"``: all that leaves is copied. ``"only"``: nothing is copied.
-        ``"segments"``: whole segments between the best checkpoints are made again, as few as will do, before anything
-        is copied.
+        ``"segments"``: parts of the forward pass taken as a chain are run again, in the least time that the budget
+        allows (``rotor``), before anything is copied.
 
     Raises
     ------

@@ -59,7 +59,7 @@ LGM = [
     {"codec", "lifetimes", "validate"},
     {"cost", "schedule", "problem", "lanes"},
     {"residual", "bounds", "simulate", "mapping"},
-    {"choice", "checkpoints"},
+    {"choice", "checkpoints", "rotor"},
     {"calls", "planner"},
     {"recompute"},
     {"rewrite", "gpus"},

@@ -74,7 +74,7 @@ def test_what_is_no_chain_is_refused() -> None:
 
 
 @pytest.mark.parametrize("layers", [9, 25])
-def test_a_budget_takes_as_few_segments_as_will_do(layers: int) -> None:
+def test_the_more_budget_the_less_is_run_again(layers: int) -> None:
     trace = chained(layers)
     peak = analyze_lifetimes(trace).peak
     least = best_checkpoints(trace).plan
