@@ -45,11 +45,18 @@ VTENSOR = [
     {"doors", "foreach", "planning", "pools", "chunk_ops", "watchdog"},
     {"cpu", "gpu"},
     {"session"},
-    {"primitives", "stats"},
+    {"primitives", "stats", "harmony"},
     {"__init__"},
     {"launcher", "doctor", "demo"},
     {"cli"},
     {"__main__"},
+]
+HARMONY = [
+    {"layers", "packs", "microbatches", "again"},
+    {"weave", "updates"},
+    {"stops"},
+    {"trainer"},
+    {"__init__"},
 ]
 LGM = [
     {"units", "errors"},
@@ -73,6 +80,7 @@ LGM = [
 # Longer than 300 lines, and why.
 LONG = {
     "planner.py": 340,  # one search: cut in two, half of its state would be handed from one file to the other
+    "planning.py": 320,  # finding iterations, of which one may be several steps
     "session.py": 340,  # a third of it is what enable() says to people
 }
 
@@ -118,10 +126,13 @@ def test_seams_stay_where_they_are(source: Path) -> None:
     assert "Python.h" not in text
 
 
+FOLDERS_OF_VTENSOR = ("demo", "harmony")
+
+
 def imports_of(source: Path) -> set[str]:
     """What a module imports from its own package."""
     names = set()
-    inside = source.parent.name == "demo"
+    inside = source.parent.name in FOLDERS_OF_VTENSOR
     package = "lgm" if source.parent.name == "lgm" else "vtensor"
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 1 + inside:
@@ -138,9 +149,15 @@ def imports_of(source: Path) -> set[str]:
     "source", sorted((ROOT / "vtensor").glob("**/*.py")), ids=lambda p: f"{p.parent.name}/{p.name}"
 )
 def test_vtensor_imports_downward(source: Path) -> None:
-    own = "demo" if source.parent.name == "demo" else source.stem
+    own = source.parent.name if source.parent.name in FOLDERS_OF_VTENSOR else source.stem
     for imported in imports_of(source) - {own}:
         assert level(VTENSOR, imported) < level(VTENSOR, own), f"{source.name} imports {imported}"
+
+
+@pytest.mark.parametrize("source", sorted((ROOT / "vtensor" / "harmony").glob("*.py")), ids=lambda p: p.name)
+def test_rooms_of_harmony_import_downward(source: Path) -> None:
+    for imported in re.findall(r"^from \.(\w+) import", source.read_text(), re.MULTILINE):
+        assert level(HARMONY, imported) < level(HARMONY, source.stem), f"{source.name} imports {imported}"
 
 
 @pytest.mark.parametrize("source", sorted((ROOT / "lgm").glob("*.py")), ids=lambda p: p.name)

@@ -10,7 +10,8 @@ Importing this package builds nothing and touches no device; :func:`enable` does
 
 from __future__ import annotations
 
-from .errors import BuildError, ConfigError, NotEnabledError, UnsupportedDeviceError, VtensorError
+from .errors import BuildError, ConfigError, HarmonyError, NotEnabledError, UnsupportedDeviceError, VtensorError
+from .harmony import Harmony
 from .planning import record, save_trace, step
 from .primitives import Residency, VTensor, merge, residency, salloc, split
 from .session import cupy_allocator, disable, enable, enabled, is_enabled
@@ -21,6 +22,8 @@ __version__ = "0.1.0"
 __all__ = [
     "BuildError",
     "ConfigError",
+    "Harmony",
+    "HarmonyError",
     "NotEnabledError",
     "Residency",
     "UnsupportedDeviceError",

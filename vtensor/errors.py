@@ -5,7 +5,7 @@ Out of memory is always :class:`torch.OutOfMemoryError`, as from torch itself.
 
 from __future__ import annotations
 
-__all__ = ["BuildError", "ConfigError", "NotEnabledError", "UnsupportedDeviceError", "VtensorError"]
+__all__ = ["BuildError", "ConfigError", "HarmonyError", "NotEnabledError", "UnsupportedDeviceError", "VtensorError"]
 
 
 class VtensorError(Exception):
@@ -26,3 +26,7 @@ class UnsupportedDeviceError(VtensorError, RuntimeError):
 
 class BuildError(VtensorError, ImportError):
     """The native core could not be compiled; the message holds the compiler's own words."""
+
+
+class HarmonyError(VtensorError, RuntimeError):
+    """A model, loss or optimizer that cannot be trained in the order of packs; the message says what can be done."""

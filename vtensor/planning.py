@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +30,7 @@ from .recorder import flop_per_second, make_recording
 
 __all__ = [
     "Planner",
+    "as_one_iteration",
     "change_budget",
     "newest_plan",
     "prediction",
@@ -52,6 +55,7 @@ class Planner:
     def __init__(self, module: ModuleType, config: Config, *, plans: bool) -> None:
         self.module, self.config, self.plans = module, config, plans
         self._marked = False  # somebody calls step()
+        self._inside = False  # of what is one iteration, whatever steps there are
         self._marker: weakref.ref[Any] | None = None
         self._thread: int | None = None
         self._others = 0
@@ -76,7 +80,7 @@ class Planner:
         self.work.stop()
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if self._marked:
+        if self._marked or self._inside:
             return
         # Of several optimizers, or threads that train, one marks iterations; if it stops stepping, another takes over.
         known = self._marker() if self._marker is not None else None
@@ -88,6 +92,15 @@ class Planner:
                 return
         self._marker, self._thread, self._others = weakref.ref(optimizer), here, 0
         self.boundary()
+
+    @contextmanager
+    def one(self, owner: Any) -> Iterator[None]:
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+        self._after_step(owner, None, None)
 
     def step(self) -> None:
         self._marked = True
@@ -209,6 +222,14 @@ def step() -> None:
     planner = _planner
     if planner is not None:
         planner.step()
+
+
+def as_one_iteration(owner: Any) -> AbstractContextManager[None]:
+    """What takes several optimizer steps, but is one iteration; it ends where this ends, unless by an exception.
+
+    `owner` counts as the optimizer whose steps mark iterations.
+    """
+    return nullcontext() if _planner is None else _planner.one(owner)
 
 
 def record() -> None:

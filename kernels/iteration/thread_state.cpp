@@ -91,6 +91,11 @@ Finding end_iteration(Engine& engine) {
   return g_runner->boundary(engine);
 }
 
+void pass_turn(const Thread& to) noexcept {
+  const Thread* mine = &this_thread();
+  g_runs_iterations.compare_exchange_strong(mine, &to);
+}
+
 void stop_recording() noexcept { g_runs_iterations = nullptr; }
 
 void begin_recording() {

@@ -76,6 +76,8 @@ Traits examine(const at::RecordFunction& function) {
   Traits traits{function.name(), function.overload_name()};
   const auto found = function.operator_schema();  // a copy: too slow for every operation
   if (!found) {
+    static const OpId range = operator_id("(range)");  // not its name: some count the steps in theirs
+    traits.id = range;
     traits.named = traits.skip_arguments = traits.transparent = true;
     traits.may_write = ~std::uint64_t{0};
     return traits;

@@ -1,0 +1,1 @@
+"""Training in the order of packs (vtensor/harmony)."""

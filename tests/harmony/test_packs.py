@@ -1,0 +1,115 @@
+"""Rooms of vtensor/harmony by themselves: packs, layers, batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections import namedtuple
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+import torch
+from torch import nn
+
+from vtensor import ConfigError
+from vtensor.harmony.layers import find_layers, layers_named
+from vtensor.harmony.microbatches import Generators, cut
+from vtensor.harmony.packs import cut_evenly, pack
+
+SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=8)
+
+
+def cuts(n: int) -> list[list[range]]:
+    """All ways to cut n in runs."""
+    every = itertools.chain.from_iterable(itertools.combinations(range(1, n), k) for k in range(n))
+    return [[range(a, b) for a, b in itertools.pairwise([0, *inner, n])] for inner in every]
+
+
+def largest(sizes: list[int], runs: list[range]) -> int:
+    return max(sum(sizes[k] for k in run) for run in runs)
+
+
+@hypothesis.given(SIZES, st.integers(1, 20))
+def test_as_few_packs_as_fit_and_as_even_as_can_be(sizes: list[int], limit: int) -> None:
+    runs = pack(sizes, limit)
+    assert [k for run in runs for k in run] == list(range(len(sizes)))
+    fitting = [each for each in cuts(len(sizes)) if largest(sizes, each) <= max(limit, *sizes, 0)]
+    alike = [each for each in cuts(len(sizes)) if len(each) <= len(runs)]
+    if max(sizes) <= limit:
+        assert len(runs) == min(map(len, fitting))
+    assert largest(sizes, runs) == min(largest(sizes, each) for each in alike)
+
+
+@hypothesis.given(SIZES, st.integers(1, 9))
+def test_so_many_packs(sizes: list[int], count: int) -> None:
+    runs = cut_evenly(sizes, count)
+    assert len(runs) == min(count, len(sizes))
+    assert [k for run in runs for k in run] == list(range(len(sizes)))
+
+
+def test_layers_are_found() -> None:
+    linear = [nn.Linear(2, 2) for _ in range(6)]
+    assert find_layers(nn.Sequential(linear[0], nn.ReLU(), linear[1])) == linear[:2]
+    nested = nn.Sequential(nn.Sequential(linear[0], linear[1]), nn.Identity(), nn.ModuleList([linear[2]]))
+    assert find_layers(nested) == linear[:3]
+    inner = nn.ModuleDict({"a": nn.ModuleList(linear[:3]), "b": linear[3]})
+    assert find_layers(inner) == linear[:3]
+    shared = nn.ModuleList([linear[0], linear[0], linear[1]])
+    assert find_layers(shared) == linear[:2]
+    assert find_layers(linear[0]) == find_layers(nn.Sequential(linear[0])) == []
+
+
+def test_layers_by_name() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
+    assert layers_named(model, ["0", "1"]) == [model[0], model[1]]
+    with pytest.raises(ConfigError, match="no layer 'head'"):
+        layers_named(model, ["head"])
+    with pytest.raises(ConfigError, match="a part of the layer '1'"):
+        layers_named(model, ["1", "1.0"])
+
+
+Pair = namedtuple("Pair", "x y")
+
+
+def test_batches_are_cut() -> None:
+    x, y = torch.arange(7), torch.arange(14).view(7, 2)
+    parts = cut(Pair(x, {"y": [y], "name": "seven", "scale": torch.tensor(2.0)}), 3)
+    assert [part.x.tolist() for part in parts] == [[0, 1, 2], [3, 4], [5, 6]]
+    assert torch.equal(torch.cat([part.y["y"][0] for part in parts]), y)
+    assert all(isinstance(part, Pair) and part.y["name"] == "seven" and part.y["scale"] == 2 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ("text", "no tensor"),
+        ((torch.zeros(4), torch.zeros(5)), "4, 5 rows"),
+        (torch.zeros(2), "pass microbatches=2"),
+    ],
+)
+def test_what_cannot_be_cut(batch: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        cut(batch, 3)
+
+
+def test_generators_are_left_where_they_were_if_nobody_drew() -> None:
+    before = torch.get_rng_state()
+    generators = Generators(3)
+    for k in range(3):
+        generators.enter(k)
+        generators.leave(k)
+    generators.finish()
+    assert torch.equal(torch.get_rng_state(), before)
+    drawn = []
+    for k in range(3):
+        generators.enter(k)
+        drawn.append(torch.rand(3).tolist())
+        generators.leave(k)
+    last = torch.get_rng_state()
+    generators.enter(0)
+    generators.finish()
+    assert torch.equal(torch.get_rng_state(), last)
+    torch.manual_seed(generators.seeds[1])
+    assert torch.rand(3).tolist() == drawn[2]
+    assert len({tuple(each) for each in drawn}) == 3

@@ -1,0 +1,115 @@
+"""A batch in parts, and the random numbers of each.
+
+Covers: cutting nested batches along their first dimension; a generator state for each microbatch.
+Leaves: which microbatch runs (``weave``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..errors import ConfigError
+
+__all__ = ["Generators", "cut"]
+
+
+def cut(batch: Any, count: int) -> list[Any]:
+    """Cut into parts of as many rows each; the first are longer by one where it does not come out even.
+
+    Tensors in lists, tuples, named tuples and mappings are cut along their first dimension; tensors without one, and
+    all that are no tensors, go to every part as they are.
+
+    Raises
+    ------
+    ConfigError
+        If there is no tensor to cut, their lengths differ, or there are fewer rows than parts.
+    """
+    lengths = {len(tensor) for tensor in _tensors(batch)}
+    if not lengths:
+        raise ConfigError(
+            "there is no tensor in this batch to cut into microbatches; pass split=, which returns a list"
+        )
+    if len(lengths) > 1:
+        raise ConfigError(
+            f"the tensors of this batch have {', '.join(map(str, sorted(lengths)))} rows: they cannot be cut into "
+            "microbatches alike; pass split=, which returns a list of microbatches"
+        )
+    if (rows := lengths.pop()) < count:
+        raise ConfigError(f"a batch of {rows} rows cannot be cut into {count} microbatches; pass microbatches={rows}")
+    return [_part(batch, k, count) for k in range(count)]
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value] if value.dim() else []
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+def _part(value: Any, index: int, count: int) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.tensor_split(count)[index] if value.dim() else value
+    if isinstance(value, Mapping):
+        return {key: _part(item, index, count) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_part(item, index, count) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_part(item, index, count) for item in value)
+    return value
+
+
+class Generators:
+    """The states of torch's default generators while microbatches take turns.
+
+    The first begins with the state there is, as in an ordinary loop. The others begin with seeds drawn from a copy of
+    it, as what the one before leaves is not known when they begin. Afterwards the generator is where the last one left
+    it; if none drew, where it was.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._devices = (
+            [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        )
+        first = self._now()
+        copy = torch.Generator()
+        copy.set_state(first[0])
+        self.seeds = torch.randint(2**62, (count - 1,), generator=copy).tolist()
+        self._begun = [first, *map(self._seeded, self.seeds)]
+        self._states = list(self._begun)
+
+    def _now(self) -> list[torch.Tensor]:
+        return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._devices)]
+
+    def _seeded(self, seed: int) -> list[torch.Tensor]:
+        states = [torch.Generator().manual_seed(seed).get_state()]
+        for device in self._devices:
+            states.append(torch.Generator(f"cuda:{device}").manual_seed(seed).get_state())
+        return states
+
+    def _set(self, states: list[torch.Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        for device, state in zip(self._devices, states[1:], strict=True):
+            torch.cuda.set_rng_state(state, device)
+
+    def enter(self, index: int) -> None:
+        """Microbatch `index` goes on."""
+        self._set(self._states[index])
+
+    def leave(self, index: int) -> None:
+        """It stops."""
+        self._states[index] = self._now()
+
+    def finish(self) -> None:
+        """All have ended."""
+        drew = any(
+            not torch.equal(a, b)
+            for begun, state in zip(self._begun, self._states, strict=True)
+            for a, b in zip(begun, state, strict=True)
+        )
+        self._set(self._states[-1] if drew else self._begun[0])

@@ -1,0 +1,107 @@
+"""Each pack's update when its gradients are complete, by the user's own optimizer.
+
+Covers: which parameters have got the gradients of all microbatches; calling the optimizer for these alone.
+Leaves: when it is called (``trainer``).
+
+A parameter is complete when every microbatch's backward has added to its gradient: autograd adds once in each, after
+all uses of the parameter in it, tied ones among them. The optimizer sees the others without a gradient, so it skips
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..errors import HarmonyError
+
+__all__ = ["Updates"]
+
+
+class Updates:
+    """Updates of one step; `current` says which microbatch runs."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        names: Mapping[Any, str],
+        microbatches: int,
+        current: Callable[[], int | None],
+    ) -> None:
+        self._optimizer, self._names, self._current = optimizer, names, current
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        # Some optimizers count their steps in their groups: this is one step, however many calls it takes.
+        self._options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+        self._makes_states = not optimizer.state
+        self._missing = {p: set(range(microbatches)) for p in self._parameters}
+        self._complete: list[torch.Tensor] = []
+        self._done: set[torch.Tensor] = set()
+        self._handles = [p.register_post_accumulate_grad_hook(self._arrived) for p in self._parameters]
+
+    def remove(self) -> None:
+        """The parameters are as they were."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _arrived(self, parameter: torch.Tensor) -> None:
+        missing, current = self._missing[parameter], self._current()
+        if current not in missing:
+            raise HarmonyError(
+                f"{self._names.get(parameter, 'a parameter')} got two gradients from one microbatch: the loss, or a "
+                "layer, goes backward more than once. By turns these would be added in another order; let loss= return "
+                "the sum instead, and torch.utils.checkpoint be called with use_reentrant=False"
+            )
+        missing.discard(current)
+        if not missing:
+            self._complete.append(parameter)
+
+    def update_complete(self) -> None:
+        """Update what has got all its gradients since the last call."""
+        if self._complete:
+            ready, self._complete = set(self._complete), []
+            self._update(ready)
+
+    def update_rest(self) -> None:
+        """Update all others that have a gradient: those that some microbatch did not use."""
+        rest = {p for p in self._parameters if p not in self._done and p.grad is not None}
+        if rest or not self._done:
+            self._update(rest)
+        if self._makes_states:
+            self._states_in_order()
+
+    def _states_in_order(self) -> None:
+        """As one call for all parameters would have made them: a saved state is the same, byte for byte."""
+        states = self._optimizer.state
+        made = {p: states.pop(p) for p in self._parameters if p in states}
+        states.update(made)
+
+    def _update(self, ready: set[torch.Tensor]) -> None:
+        hidden = [(p, p.grad) for p in self._parameters if p.grad is not None and p not in ready]
+        for p, _ in hidden:
+            p.grad = None
+        try:
+            if self._done:
+                self._reset_options()
+            self._optimizer.step()
+        finally:
+            for p, gradient in hidden:
+                p.grad = gradient
+        self._done |= ready
+        for p in ready:
+            p.grad = None
+
+    def _reset_options(self) -> None:
+        for group, options in zip(self._optimizer.param_groups, self._options, strict=True):
+            for added in group.keys() - options.keys() - {"params"}:
+                del group[added]
+            group.update(options)
+
+
+def looks_at_all(optimizer: Any) -> str:
+    """Why the optimizer needs all gradients at once; empty if it does not, as far as is known."""
+    name = type(optimizer).__name__
+    if name.startswith(("DAdapt", "Prodigy")):
+        return f"{name} adapts its rate to all gradients"
+    return ""

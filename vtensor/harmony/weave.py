@@ -1,0 +1,151 @@
+"""Threads that take turns at one program.
+
+Covers: one thread for each task, of which one runs at a time; whose turn it is; what a thread hands to the next
+(torch's thread state, the recording, generators); ending all when one fails.
+Leaves: where tasks stop (``stops``), what is done between turns (``trainer``).
+
+A task stops with a *rank*, which only grows. The task of the lowest rank runs, of several the first: so all are past
+one stop before any is past the next, and they pass it in their order.
+
+Why threads, and not coroutines: a task stops in the middle of torch's backward, which is C++ and has a stack and
+thread-local state of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .microbatches import Generators
+
+__all__ = ["Weave"]
+
+
+class _Cancelled(BaseException):
+    """Another task failed; this one ends where it stopped."""
+
+
+class _Task:
+    def __init__(self, index: int, run: Callable[[int], None]) -> None:
+        self.index, self.run = index, run
+        self.rank = 0
+        self.go = threading.Semaphore(0)
+        self.key = 0  # the core's name for its thread
+        self.ended = False
+        self.error: BaseException | None = None
+        self.thread: threading.Thread | None = None
+
+
+class Weave:
+    """Runs of one function, woven.
+
+    Parameters
+    ----------
+    core
+        The native core.
+    generators
+        What to set when one goes on.
+    """
+
+    def __init__(self, core: ModuleType, generators: Generators) -> None:
+        self._core, self._generators = core, generators
+        self._back = threading.Semaphore(0)
+        self._mine = threading.local()
+        self._cancelled = False
+        self._state: Any = None
+        self._stream: Any = None
+        self._key = 0
+
+    def current(self) -> int | None:
+        """The index of the task that calls this; None if none does."""
+        task: _Task | None = getattr(self._mine, "task", None)
+        return None if task is None else task.index
+
+    def run(self, function: Callable[[int], None], count: int, between: Callable[[], None]) -> None:
+        """Run the function with 0 to count - 1. Raises what one of them raised, once all have ended.
+
+        `between` is called by the calling thread whenever all are past a stop.
+        """
+        self._state, self._key = self._core.TorchState(), self._core.this_thread()
+        on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.current_stream() if on_gpu else None
+        tasks = [_Task(index, function) for index in range(count)]
+        reached = 0
+        try:
+            while todo := [task for task in tasks if not task.ended]:
+                task = min(todo, key=lambda each: (each.rank, each.index))
+                if task.rank > reached:
+                    reached = task.rank
+                    between()
+                self._give_turn(task)
+                if task.error is not None:
+                    raise task.error
+        finally:
+            self._end(tasks)
+
+    def stop(self, rank: int) -> None:
+        """The calling task stops until all others have come as far. Nothing if it has been there already."""
+        task: _Task = self._mine.task
+        if rank <= task.rank:
+            return
+        task.rank = rank
+        self._generators.leave(task.index)
+        self._give_back()
+        self._take_turn(task)
+
+    def _give_turn(self, task: _Task) -> None:
+        if task.thread is None:
+            task.thread = threading.Thread(
+                target=self._live, args=(task,), name=f"microbatch {task.index}", daemon=True
+            )
+            task.thread.start()
+            self._back.acquire()
+        self._core.pass_turn(task.key)
+        task.go.release()
+        self._back.acquire()
+
+    def _take_turn(self, task: _Task) -> None:
+        task.go.acquire()
+        if self._cancelled:
+            raise _Cancelled
+        self._generators.enter(task.index)
+
+    def _give_back(self) -> None:
+        self._core.pass_turn(self._key)
+        self._back.release()
+
+    def _live(self, task: _Task) -> None:
+        self._mine.task = task
+        task.key = self._core.this_thread()
+        self._back.release()
+        try:
+            before = self._state.set()
+            try:
+                if self._stream is not None:
+                    torch.cuda.set_stream(self._stream)
+                # Backward on this thread, also of what is on a GPU: it stops in its middle.
+                with torch.autograd.set_multithreading_enabled(False):
+                    self._take_turn(task)
+                    task.run(task.index)
+                    self._generators.leave(task.index)
+            finally:
+                before.set()
+        except _Cancelled:
+            pass
+        except BaseException as error:
+            task.error = error
+        finally:
+            task.ended = True
+            self._give_back()
+
+    def _end(self, tasks: list[_Task]) -> None:
+        """All threads end: each where it stands, one after the other. No thread is left."""
+        self._cancelled = True
+        for task in tasks:
+            if task.thread is not None:
+                task.go.release()
+                task.thread.join()
