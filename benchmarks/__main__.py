@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import growth, modelled, overhead, plans, remaking, steps, traces
+from . import growth, harmony, modelled, overhead, plans, remaking, steps, traces
 from .edge import link_here
 
 CASES = {
@@ -24,6 +24,7 @@ CASES = {
     "B6": ("how the analysis grows with the trace", growth.run),
     "B9": ("cost of recording and of following a plan", overhead.recording),
     "C3m": ("recorded iterations on a modelled GPU: lru, plan, what the plan foresaw", modelled.run),
+    "V2": ("microbatches in Harmony's order beside the ordinary loop", harmony.run),
     "M1": ("real memory with a spill file", steps.spill),
 }
 

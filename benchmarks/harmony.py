@@ -1,0 +1,118 @@
+"""Training in the order of packs beside the ordinary loop over microbatches, under the same budget (V2).
+
+Covers: bytes moved and seconds of a step, by the number of microbatches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+from .record import Row, write
+from .steps import MIB
+
+LAYERS, WIDTH, LENGTH = 24, 512, 32
+SHARE = 0.3  # of weights, gradients and states
+LINK = "250MB/s"
+WARM, STEPS = 5, 8  # of the order of packs: until it follows a plan, and in all
+ORDINARY = 6
+
+
+def run() -> None:
+    """Each order in a process of its own, for 16 and 64 microbatches."""
+    rows: list[Row] = []
+    for count in (16, 64):
+        found = {order: _run(order, count, steps) for order, steps in (("packs", STEPS), ("ordinary", ORDINARY))}
+        packs, ordinary = found["packs"], found["ordinary"]
+        weights = packs["weights"]
+        rows.append({
+            "microbatches": count,
+            "weights (MiB)": round(weights / MIB), "budget (MiB)": round(packs["budget"] / MIB),
+            "ordinary: in, out (x weights)": f"{ordinary['in'] / weights:.2f}, {ordinary['out'] / weights:.2f}",
+            "packs: in, out (x weights)": f"{packs['in'] / weights:.2f}, {packs['out'] / weights:.2f}",
+            "in: ordinary / packs": round(ordinary["in"] / packs["in"], 1),
+            "all: ordinary / packs": round((ordinary["in"] + ordinary["out"]) / (packs["in"] + packs["out"]), 1),
+            "ordinary (s)": round(ordinary["seconds"], 2), "packs (s)": round(packs["seconds"], 2),
+            "ordinary / packs (s)": round(ordinary["seconds"] / packs["seconds"], 2),
+            "planned": packs["planned"],
+            "packs / foreseen (s)": round(packs["seconds"] / packs["foreseen"], 3) if packs["foreseen"] else "",
+            "identical": "yes" if packs["digest"] == ordinary["digest"] else "NO",
+        })  # fmt: skip
+        print(rows[-1], flush=True)
+    write(
+        "harmony", rows, f"{LAYERS} layers of a GPT-2 type, AdamW, {SHARE:.0%} of weights + gradients + states, {LINK}."
+    )
+
+
+def _run(order: str, count: int, steps: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.harmony", order, str(count), str(steps)]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def _train(order: str, count: int, steps: int) -> dict[str, Any]:
+    import time
+
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    import vtensor
+    from vtensor import planning
+
+    weights = (12 * WIDTH * WIDTH * LAYERS + 500 * WIDTH) * 4
+    budget = int(weights * 4 * SHARE)
+    torch.manual_seed(0)
+    vtensor.enable(device="cpu", budget=budget, link=LINK)
+    config = GPT2Config(
+        n_layer=LAYERS, n_embd=WIDTH, n_head=8, vocab_size=500, n_positions=LENGTH, use_cache=False, bos_token_id=0,
+        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def loss(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = model(input_ids=tokens, labels=tokens).loss
+        return value
+
+    trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=count)
+
+    def ordinary(tokens: torch.Tensor) -> None:
+        for part in tokens.tensor_split(count):
+            (loss(model, part) / count).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    digests, seconds, before = [], [], {}
+    for step in range(steps):
+        tokens = torch.randint(0, 500, (count, LENGTH))
+        before = vtensor.memory_stats()
+        begun = time.perf_counter()
+        trainer.step(tokens) if order == "packs" else ordinary(tokens)
+        seconds.append(time.perf_counter() - begun)
+        planning.wait_for_plan()
+        if step == ORDINARY - 1:
+            digest = hashlib.sha256()
+            for value in model.state_dict().values():
+                digest.update(value.numpy().tobytes())
+            digests.append(digest.hexdigest())
+    stats = vtensor.memory_stats()
+    warm = min(WARM, steps - 2)
+    return {
+        "weights": sum(p.numel() * p.element_size() for p in model.parameters()),
+        "budget": budget,
+        "in": stats["moved_in_bytes"] - before["moved_in_bytes"],
+        "out": stats["moved_out_bytes"] - before["moved_out_bytes"],
+        "seconds": statistics.median(seconds[warm:]),
+        "foreseen": stats["predicted_step_seconds"],
+        "planned": f"{stats['planned_iterations']} of {stats['iterations']}",
+        "digest": digests[0],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(_train(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
