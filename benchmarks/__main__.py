@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import growth, harmony, modelled, overhead, plans, remaking, steps, traces
+from . import batches, growth, harmony, modelled, overhead, plans, remaking, steps, traces
 from .edge import link_here
 
 CASES = {
@@ -19,6 +19,8 @@ CASES = {
     "B4": ("the paper's experiment at the link of an edge GPU", lambda: plans.edge(link_here())),
     "B4s": ("the same in the simulator, six models and three budgets", plans.simulated),
     "R5": ("plans that copy and make again beside plans that only copy, B4's link", lambda: remaking.edge(link_here())),
+    "R7": ("larger batches in the memory of a smaller one", lambda: batches.larger(link_here())),
+    "R8": ("less real memory with nothing copied, beside torch.utils.checkpoint", batches.only),
     "R9": ("plans of the best checkpoints on unmodified models", remaking.checkpoints),
     "B5": ("reservation, mapping and early copies switched off", lambda: plans.ablation(link_here())),
     "B6": ("how the analysis grows with the trace", growth.run),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lgm
 from lgm.report import trace_summary
-from vtensor.demo.workloads import WORKLOADS
+from vtensor.demo.workloads import WORKLOADS, workload
 
 from .record import metadata
 
@@ -25,7 +25,7 @@ def record(name: str, path: str, commit: str) -> None:
     vtensor.enable("14GiB", device="cpu")
     vtensor.record()
     torch.manual_seed(0)
-    model, batch = WORKLOADS[name].make()
+    model, batch = workload(name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     model.train()
     for step in range(5):
@@ -36,7 +36,7 @@ def record(name: str, path: str, commit: str) -> None:
         loss.item()  # as training loops do: an operation, where the loss's storage is large enough to be managed
     vtensor.save_trace(
         path,
-        model=WORKLOADS[name].title,
+        model=WORKLOADS[name].title if name in WORKLOADS else name,
         batch=json.dumps({key: list(value.shape) for key, value in batch(0).items()}),
         optimizer="AdamW",
         recorded_by="python -m benchmarks traces",

@@ -61,7 +61,7 @@ def test_real_models_that_are_made_again(name: str) -> None:
 
     def program() -> Any:
         torch.manual_seed(0)
-        model, batch = WORKLOADS[name].make()
+        model, batch = WORKLOADS[name].make(1)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
         model.train()
         losses = []

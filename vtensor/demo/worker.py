@@ -18,7 +18,7 @@ import torch
 import vtensor
 
 from ..math_library import settle
-from .workloads import WORKLOADS
+from .workloads import workload
 
 __all__ = ["digest", "main"]
 
@@ -66,7 +66,7 @@ def main(name: str, steps: int, options: dict[str, Any] | None, checkpointing: b
         vtensor.enable(device="cpu", **options)
     settle()
     torch.manual_seed(0)
-    model, batch = WORKLOADS[name].make()
+    model, batch = workload(name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     model.train()
     if checkpointing:

@@ -2,7 +2,7 @@
 
 Image models (ResNet-50, MobileNetV2, ViT-B, a U-Net) see scikit-learn's digits, enlarged; language models (GPT-2's
 type, BERT-base) the text of Python's own documentation (the topics ``help()`` prints), byte by byte. The demo trains
-the first of each kind; the benchmarks use all.
+the first of each kind; the benchmarks use all, and larger batches (``"resnet50*2"``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-__all__ = ["WORKLOADS", "Workload"]
+__all__ = ["WORKLOADS", "Workload", "workload"]
 
 Batch = dict[str, torch.Tensor]
 
@@ -23,7 +23,8 @@ class Workload:
     """A model and an endless supply of batches, the same for the same seed."""
 
     title: str
-    make: Callable[[], tuple[nn.Module, Callable[[int], Batch]]]
+    make: Callable[[int], tuple[nn.Module, Callable[[int], Batch]]]
+    """With batches so many times as large."""
 
 
 def _images(size: int, pixels: int) -> Callable[[int], Batch]:
@@ -41,10 +42,17 @@ def _images(size: int, pixels: int) -> Callable[[int], Batch]:
     return batch
 
 
-def _resnet50() -> tuple[nn.Module, Callable[[int], Batch]]:
+def _resnet50(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    return ResNetForImageClassification(ResNetConfig(num_labels=10)), _images(size=8, pixels=192)
+    return ResNetForImageClassification(ResNetConfig(num_labels=10)), _images(size=8 * times, pixels=192)
+
+
+def _resnet101(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(depths=[3, 4, 23, 3], num_labels=10)
+    return ResNetForImageClassification(config), _images(size=8 * times, pixels=192)
 
 
 def _text(size: int, length: int) -> Callable[[int], Batch]:
@@ -61,29 +69,29 @@ def _text(size: int, length: int) -> Callable[[int], Batch]:
     return batch
 
 
-def _gpt2() -> tuple[nn.Module, Callable[[int], Batch]]:
+def _gpt2(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=8, n_embd=512, n_head=8, vocab_size=256, bos_token_id=0, eos_token_id=0)
-    return GPT2LMHeadModel(config), _text(size=4, length=384)
+    return GPT2LMHeadModel(config), _text(size=4 * times, length=384)
 
 
-def _bert_base() -> tuple[nn.Module, Callable[[int], Batch]]:
+def _bert_base(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
     from transformers import BertConfig, BertForMaskedLM
 
-    return BertForMaskedLM(BertConfig()), _text(size=8, length=128)
+    return BertForMaskedLM(BertConfig()), _text(size=8 * times, length=128)
 
 
-def _mobilenet_v2() -> tuple[nn.Module, Callable[[int], Batch]]:
+def _mobilenet_v2(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
     from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
 
-    return MobileNetV2ForImageClassification(MobileNetV2Config(num_labels=10)), _images(size=12, pixels=192)
+    return MobileNetV2ForImageClassification(MobileNetV2Config(num_labels=10)), _images(size=12 * times, pixels=192)
 
 
-def _vit_base() -> tuple[nn.Module, Callable[[int], Batch]]:
+def _vit_base(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
     from transformers import ViTConfig, ViTForImageClassification
 
-    return ViTForImageClassification(ViTConfig(num_labels=10)), _images(size=4, pixels=224)
+    return ViTForImageClassification(ViTConfig(num_labels=10)), _images(size=4 * times, pixels=224)
 
 
 class _Loss:
@@ -121,8 +129,8 @@ class UNet(nn.Module):
         return _Loss(nn.functional.mse_loss(self.last(x), pixel_values))
 
 
-def _unet() -> tuple[nn.Module, Callable[[int], Batch]]:
-    return UNet(), _images(size=4, pixels=192)
+def _unet(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
+    return UNet(), _images(size=4 * times, pixels=192)
 
 
 WORKLOADS = {
@@ -133,3 +141,10 @@ WORKLOADS = {
     "vit": Workload("ViT-B", _vit_base),
     "unet": Workload("U-Net", _unet),
 }
+_LARGER = {"resnet101": Workload("ResNet-101", _resnet101)}
+
+
+def workload(name: str) -> tuple[nn.Module, Callable[[int], Batch]]:
+    """A model and its batches, by name; ``"resnet50*2"`` for batches twice as large."""
+    name, _, times = name.partition("*")
+    return {**WORKLOADS, **_LARGER}[name].make(int(times or 1))
