@@ -52,7 +52,7 @@ VTENSOR = [
     {"__main__"},
 ]
 HARMONY = [
-    {"layers", "packs", "microbatches", "again"},
+    {"layers", "packs", "microbatches", "again", "replicas"},
     {"weave", "updates"},
     {"stops"},
     {"trainer"},

@@ -1,4 +1,4 @@
-"""The script in examples/ runs, and shows what it says."""
+"""The scripts in examples/ run, and show what they say."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -15,3 +16,9 @@ def test_weights_are_read_back_less_often() -> None:
     ordinary, packs = map(float, re.findall(r"([\d.]+) times the weights", done.stdout))
     assert ordinary > 3 * packs
     assert "the same bits" in done.stdout
+
+
+def test_two_processes() -> None:
+    command = [sys.executable, *TORCHRUN, str(EXAMPLES / "data_parallel.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.search(r"loss \d\.\d{4}; (\d+) MiB held in each process", done.stdout)

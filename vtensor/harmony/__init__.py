@@ -11,7 +11,8 @@ where a pack begins.
 
 Rooms: ``trainer`` (what users call), ``layers`` (which parts of a model take turns), ``packs`` (which of them
 together), ``weave`` (threads that take turns), ``stops`` (hooks at which they do), ``updates`` (each pack's when it is
-complete), ``microbatches`` (cutting a batch; generator states), ``again`` (running a layer again in backward).
+complete), ``replicas`` (averaging gradients of several processes), ``microbatches`` (cutting a batch; generator
+states), ``again`` (running a layer again in backward).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from .again import Again
 from .layers import find_layers, layers_named
 from .microbatches import Generators, cut
 from .packs import cut_evenly, pack
+from .replicas import Replicas
 from .stops import Order, Stops
 from .updates import Updates, looks_at_all
 from .weave import Weave
@@ -76,6 +77,9 @@ class Harmony:
         Clip the norm of all gradients to this.
     scaler
         A ``torch.amp.GradScaler``, which then scales, steps and updates.
+    data_parallel
+        True, or a process group: each process calls :meth:`step` with its share of a batch, and gradients are averaged
+        pack by pack, as ``DistributedDataParallel`` does for the whole model. Pass the model itself, not wrapped.
     split
         Cuts a batch into a list of microbatches; default: tensors along their first dimension.
 
@@ -98,6 +102,7 @@ class Harmony:
         update: Update = "auto",
         clip_norm: float | None = None,
         scaler: Any = None,
+        data_parallel: Any = False,
         split: Callable[[Any], Sequence[Any]] | None = None,
     ) -> None:
         if microbatches < 1:
@@ -112,6 +117,9 @@ class Harmony:
         self._layers = find_layers(model) if layers is None else layers_named(model, layers)
         self._ordered = False  # whether the layers are in the order in which they run
         self._names = {parameter: name for name, parameter in model.named_parameters()}
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            raise ConfigError("pass the module itself instead of DistributedDataParallel, and data_parallel=True")
+        self._replicas = Replicas(model, data_parallel) if data_parallel else None
         self.seeds: list[int] = []
         """Of the last step: microbatch k > 0 began as after ``torch.manual_seed(seeds[k - 1])``."""
         if not self._layers:
@@ -140,7 +148,7 @@ class Harmony:
         Returns
         -------
         torch.Tensor
-            The mean loss of the microbatches, without a gradient.
+            The mean loss of the microbatches of this process, without a gradient.
 
         Raises
         ------
@@ -161,9 +169,10 @@ class Harmony:
         generators = Generators(count)
         self.seeds = generators.seeds
         weave = Weave(native.load(), generators)
-        updates = Updates(self.optimizer, self._names, count, weave.current)
-        between = updates.update_complete if self._update == "packs" else lambda: None
+        updates = Updates(self.optimizer, self._names, count, weave.current, self._replicas)
         packs = self.packs
+        if self._replicas is not None:
+            self._replicas.share_buffers()
         order = Order([] if self._ordered else self._layers, weave)
         stops = Stops(packs, weave)
         again = Again([layer for layers in packs[:-1] for layer in layers] if self._recompute else [])
@@ -176,8 +185,12 @@ class Harmony:
             losses.append(value.detach())
             (value if self._scaler is None else self._scaler.scale(value)).backward()
 
+        def between(rank: int) -> None:
+            if self._update == "packs" and rank > len(packs):  # backward
+                updates.update_complete()
+
         try:
-            weave.run(run, count, between)
+            weave.run(run, count, 2 * len(packs), between)
         finally:
             again.remove()
             stops.remove()
@@ -193,6 +206,7 @@ class Harmony:
         if self._update == "packs":
             updates.update_rest()
             return
+        updates.rest()
         if self._scaler is not None and self._clip_norm is not None:
             self._scaler.unscale_(self.optimizer)
         if self._clip_norm is not None:

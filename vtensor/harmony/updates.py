@@ -16,12 +16,13 @@ from typing import Any
 import torch
 
 from ..errors import HarmonyError
+from .replicas import Replicas
 
 __all__ = ["Updates"]
 
 
 class Updates:
-    """Updates of one step; `current` says which microbatch runs."""
+    """Updates of one step; `current` says which microbatch runs. With `replicas` all processes call the same."""
 
     def __init__(
         self,
@@ -29,8 +30,9 @@ class Updates:
         names: Mapping[Any, str],
         microbatches: int,
         current: Callable[[], int | None],
+        replicas: Replicas | None = None,
     ) -> None:
-        self._optimizer, self._names, self._current = optimizer, names, current
+        self._optimizer, self._names, self._current, self._replicas = optimizer, names, current, replicas
         self._parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         # Some optimizers count their steps in their groups: this is one step, however many calls it takes.
         self._options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
@@ -59,17 +61,33 @@ class Updates:
 
     def update_complete(self) -> None:
         """Update what has got all its gradients since the last call."""
-        if self._complete:
-            ready, self._complete = set(self._complete), []
+        ready = set(self._complete)
+        if self._replicas is not None and (waiting := self._waiting()):
+            ready = self._replicas.complete_everywhere(waiting, ready)
+            self._replicas.average([p for p in waiting if p in ready])
+        self._complete = [p for p in self._complete if p not in ready]
+        if ready:
             self._update(ready)
 
     def update_rest(self) -> None:
         """Update all others that have a gradient: those that some microbatch did not use."""
-        rest = {p for p in self._parameters if p not in self._done and p.grad is not None}
+        rest = self.rest()
         if rest or not self._done:
             self._update(rest)
         if self._makes_states:
             self._states_in_order()
+
+    def rest(self) -> set[torch.Tensor]:
+        """What has a gradient, and was not updated; the average of all processes' gradients, if there are several."""
+        waiting = self._waiting()
+        if self._replicas is None or not waiting:
+            return {p for p in waiting if p.grad is not None}
+        rest = self._replicas.with_gradients(waiting)
+        self._replicas.average([p for p in waiting if p in rest])
+        return rest
+
+    def _waiting(self) -> list[torch.Tensor]:
+        return [p for p in self._parameters if p not in self._done]
 
     def _states_in_order(self) -> None:
         """As one call for all parameters would have made them: a saved state is the same, byte for byte."""

@@ -65,10 +65,11 @@ class Weave:
         task: _Task | None = getattr(self._mine, "task", None)
         return None if task is None else task.index
 
-    def run(self, function: Callable[[int], None], count: int, between: Callable[[], None]) -> None:
+    def run(self, function: Callable[[int], None], count: int, last: int, between: Callable[[int], None]) -> None:
         """Run the function with 0 to count - 1. Raises what one of them raised, once all have ended.
 
-        `between` is called by the calling thread whenever all are past a stop.
+        `between` is called by the calling thread with each rank from 1 to `last`, when no task stops before it any
+        more.
         """
         self._state, self._key = self._core.TorchState(), self._core.this_thread()
         on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -78,12 +79,14 @@ class Weave:
         try:
             while todo := [task for task in tasks if not task.ended]:
                 task = min(todo, key=lambda each: (each.rank, each.index))
-                if task.rank > reached:
-                    reached = task.rank
-                    between()
+                for rank in range(reached + 1, task.rank + 1):
+                    between(rank)
+                reached = max(reached, task.rank)
                 self._give_turn(task)
                 if task.error is not None:
                     raise task.error
+            for rank in range(reached + 1, last + 1):
+                between(rank)
         finally:
             self._end(tasks)
 

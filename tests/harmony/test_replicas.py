@@ -1,0 +1,138 @@
+"""Several processes, each a budget of its own: the bits of DistributedDataParallel without one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed, nn
+
+import vtensor
+from vtensor import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import hashlib, os, sys
+import torch, vtensor
+from torch import distributed, nn
+sys.path.insert(0, os.environ["PYTHONPATH"])
+from tests.harmony.models import MODELS
+
+how, name, dies = sys.argv[1:]
+torch.set_num_threads(1)
+if how != "ddp":
+    vtensor.enable(how, chunk=4096, min_size=1024, host="256MiB", policy="lru")
+distributed.init_process_group("gloo")
+rank, size, count = distributed.get_rank(), distributed.get_world_size(), 2
+torch.manual_seed(0 if how == "ddp" else rank)  # Harmony begins with the first one's weights
+model, batch, loss = MODELS[name]()
+model.train()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+if how == "ddp":
+    wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=name == "experts")
+else:
+    trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=count, data_parallel=True)
+for step in range(3):
+    torch.manual_seed(100 * step + rank)
+    if dies == "yes" and rank == 1 and step == 1:
+        os._exit(3)
+    data = batch()
+    if how == "ddp":
+        from vtensor.harmony.microbatches import cut
+        parts = cut(data, count)
+        with wrapped.no_sync():
+            (loss(wrapped, parts[0]) / count).backward()
+        (loss(wrapped, parts[1]) / count).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    else:
+        trainer.step(data)
+digest = hashlib.sha256(b"".join(v.detach().numpy().tobytes() for v in model.parameters())).hexdigest()
+evictions = 0 if how == "ddp" else vtensor.memory_stats()["evictions"]
+os.write(1, f"digest {rank} {digest} {evictions}\\n".encode())  # at once: all write to the same pipe
+distributed.destroy_process_group()
+os._exit(0)
+"""
+
+
+def torchrun(tmp_path: Path, processes: int, how: str, name: str, dies: str = "no") -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return subprocess.run(
+        [*command, str(script), how, name, dies],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def digests(tmp_path: Path, processes: int, how: str, name: str) -> tuple[set[str], int]:
+    done = torchrun(tmp_path, processes, how, name)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("digest")]
+    assert len(lines) == processes
+    return {line[2] for line in lines}, min(int(line[3]) for line in lines)
+
+
+@pytest.mark.parametrize("name", ["gpt2"])
+def test_the_bits_of_ddp(tmp_path: Path, name: str) -> None:
+    plain, _ = digests(tmp_path, 2, "ddp", name)
+    managed, evictions = digests(tmp_path, 2, "600KiB", name)
+    assert managed == plain and len(plain) == 1
+    assert evictions > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["bert", "resnet", "experts"])
+def test_other_models(tmp_path: Path, name: str) -> None:
+    """Running statistics; layers that one process' microbatches use and the other's do not."""
+    plain, _ = digests(tmp_path, 2, "ddp", name)
+    managed, _ = digests(tmp_path, 2, "600KiB", name)
+    assert managed == plain
+
+
+@pytest.mark.long
+def test_four_processes(tmp_path: Path) -> None:
+    ample, evictions = digests(tmp_path, 4, "64MiB", "gpt2")
+    assert evictions == 0
+    for budget in ("2MiB", "600KiB"):
+        assert digests(tmp_path, 4, budget, "gpt2")[0] == ample
+
+
+def test_a_process_that_dies_ends_the_others(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    done = torchrun(tmp_path, 2, "600KiB", "gpt2", dies="yes")
+    assert done.returncode != 0
+    assert time.monotonic() - begun < 60
+    assert "exitcode: 3" in done.stderr or "exitcode  : 3" in done.stderr
+
+
+def test_what_cannot_be() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match="init_process_group"):
+        vtensor.Harmony(model, optimizer, loss=lambda m, x: m(x).sum(), microbatches=2, data_parallel=True)
+
+
+def test_a_wrapped_model_is_refused(tmp_path: Path) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+        with pytest.raises(ConfigError, match="pass the module itself"):
+            vtensor.Harmony(
+                model,
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                loss=lambda m, x: m(x).sum(),
+                microbatches=2,
+                data_parallel=True,
+            )
+    finally:
+        distributed.destroy_process_group()
