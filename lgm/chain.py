@@ -30,7 +30,15 @@ from .rotor import Schedule, fill_tables
 _BLOCKS = 64  # layers of the chain by which the fastest is looked for
 _EFFORT = 60_000  # operations to look at, in all schedules that are tried
 
-__all__ = ["Chain", "Checkpoints", "analyze_segments", "best_checkpoints", "checkpoints_at", "find_chain"]
+__all__ = [
+    "Chain",
+    "Checkpoints",
+    "analyze_segments",
+    "best_checkpoints",
+    "checkpoints_at",
+    "even_blocks",
+    "find_chain",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +169,7 @@ def _fastest(
     The chain is a model of the iteration, and more memory for it is not always more for the iteration: schedules for
     less and less are tried until one stays within the budget.
     """
-    blocks = _blocks(chain)
+    blocks = even_blocks(chain, _BLOCKS)
     ends = np.append(blocks[1:], len(chain.rows))
     begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])[np.append(chain.rows[blocks], chain.end)]
     tables = fill_tables(
@@ -185,10 +193,10 @@ def _fastest(
     return None
 
 
-def _blocks(chain: Chain) -> Ints:
-    """First layers of at most _BLOCKS runs of layers that leave about as much behind, cut where least is alive."""
+def even_blocks(chain: Chain, most: int) -> Ints:
+    """First layers of at most so many runs of layers that leave about as much behind, cut where least is alive."""
     left = np.concatenate([[0.0], np.cumsum(chain.leaves)])
-    parts = np.unique(np.searchsorted(left, np.linspace(0, left[-1], _BLOCKS + 1)[:-1], side="right") - 1)
+    parts = np.unique(np.searchsorted(left, np.linspace(0, left[-1], most + 1)[:-1], side="right") - 1)
     cuts = [
         a + 1 + int(np.argmin(chain.across[a:b])) for a, b in itertools.pairwise([*parts.tolist(), len(chain.rows)])
     ]

@@ -1,4 +1,4 @@
-"""The command ``lgm``: analyze, simulate, validate, show, fit, checkpoints, perfetto.
+"""The command ``lgm``: analyze, simulate, validate, show, fit, checkpoints, harmony, perfetto.
 
 Covers: arguments, progress, turning errors into one line and exit code 2.
 Leaves: the work to ``planner``, ``report``, ``validate``.
@@ -16,6 +16,7 @@ from . import codec, report
 from .chain import best_checkpoints
 from .errors import LgmError
 from .gpus import GPUS, Numbers, on_gpu
+from .harmony import command as harmony_command
 from .lifetimes import analyze_lifetimes
 from .mix import Recompute, analyze
 from .model import HOST_COSTS, Device, Trace
@@ -174,6 +175,10 @@ def _checkpoints(options: argparse.Namespace) -> int:
     return 0
 
 
+def _harmony(options: argparse.Namespace) -> int:
+    return harmony_command.run(options, _Bar())
+
+
 def _perfetto(options: argparse.Namespace) -> int:
     plan = codec.load_plan(options.plan)
     validate(plan)
@@ -262,6 +267,10 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("checkpoints", _checkpoints, "keep only the best layers of the forward pass, make the others again")
     sub.add_argument("trace")
     sub.add_argument("-o", "--output", metavar="PLAN", help="write the plan: 'vtensor run --plan' trains by it")
+
+    harmony_command.add_arguments(
+        command("harmony", _harmony, "order packs of layers for weights that do not fit, on one device or several")
+    )
 
     sub = command("perfetto", _perfetto, "write the predicted iteration for ui.perfetto.dev")
     sub.add_argument("plan")

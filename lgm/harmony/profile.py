@@ -1,0 +1,105 @@
+"""What each layer of a model takes: time, weights, what it is given and leaves behind.
+
+Covers: reading layers off a trace. Leaves: where the chain of the forward pass is cut (``lgm.chain``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..chain import even_blocks, find_chain
+from ..errors import LgmError
+from ..model import Floats, Ints, Trace
+
+__all__ = ["Profile", "profile_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """n layers. Times and bytes grow with the number of samples; those of weights do not."""
+
+    forward: Floats
+    """[n] Seconds of one sample."""
+    backward: Floats
+    """[n] Seconds of one sample, without running forward again."""
+    update: Floats
+    """[n] Seconds."""
+    weights: Floats
+    """[n] Bytes of weights and buffers; the gradient takes as many."""
+    states: Floats
+    """[n] Bytes of the optimizer's states."""
+    inputs: Floats
+    """[n] Bytes of one sample that a layer is given; its gradient takes as many."""
+    leaves: Floats
+    """[n] Bytes of one sample that it leaves behind for its backward."""
+
+    def __post_init__(self) -> None:
+        rows = [getattr(self, name) for name in self.__slots__]
+        if any(row.shape != rows[0].shape or row.ndim != 1 or not len(row) for row in rows):
+            raise LgmError("a profile is rows of as many numbers as there are layers")
+        if any(not np.isfinite(row).all() or (row < 0).any() for row in rows):
+            raise LgmError("a profile's times and bytes are numbers, none of them negative")
+
+    def __len__(self) -> int:
+        return len(self.forward)
+
+
+def profile_of(trace: Trace, samples: int, layers: int = 32) -> Profile:
+    """Of a recorded iteration of so many samples, in about so many layers of the same size.
+
+    Weights are tensors that last and are read forward: each is its first reader's. States are those that only the
+    optimizer uses, divided as weights are.
+
+    Raises
+    ------
+    LgmError
+        If the trace has no forward and backward pass.
+    """
+    if samples < 1 or layers < 1:
+        raise LgmError("samples and layers must be at least 1")
+    chain = find_chain(trace)
+    blocks = even_blocks(chain, layers)
+    n = len(blocks)
+    edges = np.append(chain.rows[blocks], chain.end)
+    begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])
+    backward_of, ends = _backward_rows(trace, chain.end, edges)
+    backward = np.bincount(backward_of, np.diff(begin)[chain.end : ends], minlength=n)
+    weights, states = _lasting(trace, chain.end, edges)
+    share = weights / max(weights.sum(), 1.0)
+    last = np.append(blocks[1:], len(chain.rows)) - 1
+    given = np.concatenate([[chain.across[0]], chain.across[last[:-1]]])
+    return Profile(
+        forward=np.diff(begin[edges]) / samples,
+        backward=backward / samples,
+        update=share * (begin[-1] - begin[ends]),
+        weights=weights,
+        states=share * states,
+        inputs=given / samples,
+        leaves=np.add.reduceat(chain.leaves, blocks) / samples,
+    )
+
+
+def _backward_rows(trace: Trace, first: int, edges: Ints) -> tuple[Ints, int]:
+    """To which layer each row of backward belongs: the first one of which something was read; and where it ends."""
+    n = len(edges) - 1
+    names = np.array(["_backward" in name for name in trace.names], dtype=bool)[trace.op_name]
+    ends = int(np.flatnonzero(names)[-1]) + 1
+    block = np.searchsorted(edges, trace.tensor_born, side="right") - 1
+    block[(block < 0) | (block >= n)] = n - 1
+    read = np.full(trace.operations, n - 1)
+    np.minimum.at(read, trace.use_op, block[trace.use_tensor])
+    return np.minimum.accumulate(read[first:ends]), ends
+
+
+def _lasting(trace: Trace, backward: int, edges: Ints) -> tuple[Floats, float]:
+    """[n] Bytes of weights, and bytes of what only the optimizer uses."""
+    lasts = (trace.tensor_born < 0) & (trace.tensor_died < 0)
+    first = np.full(trace.tensors, trace.operations)
+    np.minimum.at(first, trace.use_tensor, trace.use_op)
+    early = lasts & (first < backward)
+    layer = np.clip(np.searchsorted(edges, first[early], side="right") - 1, 0, len(edges) - 2)
+    weights = np.bincount(layer, trace.tensor_bytes[early], minlength=len(edges) - 1)
+    late = lasts & (first >= backward) & (first < trace.operations)
+    return np.asarray(weights, dtype=np.float64), float(trace.tensor_bytes[late].sum())

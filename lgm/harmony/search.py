@@ -1,0 +1,126 @@
+"""The fastest schedule: over packs and microbatches forward, and the same backward.
+
+Covers: which points are tried; a schedule for each way of going parallel.
+Leaves: how long one takes (``events``), whether it fits (``tasks``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..errors import LgmError
+from .events import Outcome, simulate
+from .packing import Packs, neighbours, packings
+from .profile import Profile
+from .tasks import Machine, Mode, Schedule, bytes_backward, bytes_forward
+
+__all__ = ["Found", "find_schedule", "microbatches"]
+
+_BEST = 8  # of which other forwards are tried
+_STEPS = 20  # from the best to one that is like it
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The fastest of those tried."""
+
+    schedule: Schedule
+    outcome: Outcome
+    tried: int
+
+
+def find_schedule(
+    profile: Profile, machine: Machine, samples: int, mode: Mode = "pipeline", progress: Progress | None = None
+) -> Found:
+    """The fastest simulated.
+
+    First backward, with forward in the same packs and microbatches; then forward, for the best few of those; then what
+    is like the best but for one cut, as long as that is faster.
+
+    Raises
+    ------
+    LgmError
+        If one layer with one sample does not fit.
+    """
+    share = samples // (machine.devices if mode == "data" else 1)
+    if share < 1:
+        raise LgmError(f"a batch of {samples} cannot be shared by {machine.devices} devices")
+    search = _Search(profile, machine, microbatches(share), progress or (lambda _what, _share: None))
+    search.backward(samples, mode)
+    if not search.tried:
+        largest = max(bytes_backward(profile, k, k + 1, 1) for k in range(len(profile)))
+        raise LgmError(
+            f"no schedule fits: one layer with one sample needs {largest / 2**20:.0f} MiB, and the budget is "
+            f"{machine.budget / 2**20:.0f} MiB"
+        )
+    search.forward()
+    search.nearby()
+    fastest = search.best(1)[0]
+    return Found(fastest, search.tried[fastest], len(search.tried))
+
+
+class _Search:
+    def __init__(self, profile: Profile, machine: Machine, sizes: list[int], say: Progress) -> None:
+        self.profile, self.machine, self.sizes, self.say = profile, machine, sizes, say
+        self.tried: dict[Schedule, Outcome] = {}
+
+    def best(self, count: int) -> list[Schedule]:
+        return sorted(self.tried, key=lambda each: self.tried[each].seconds)[:count]
+
+    def backward(self, samples: int, mode: Mode) -> None:
+        for k, size in enumerate(self.sizes):
+            self.say("backward", k / len(self.sizes) / 2)
+            for packs in sorted(self._packings(size, len(self.profile), bytes_backward)):
+                self._try(Schedule(mode, samples, size, packs[:-1], size, packs))
+
+    def forward(self) -> None:
+        best = self.best(_BEST)
+        for k, each in enumerate(best):
+            self.say("forward", 0.5 + k / len(best) / 4)
+            rest = each.backward[-1][0]  # the last pack's forward is a part of its backward
+            for size in (size for size in self.sizes if size >= each.backward_samples) if rest else ():
+                for packs in sorted(self._packings(size, rest, bytes_forward)):
+                    self._try(replace(each, forward_samples=size, forward=packs))
+
+    def nearby(self) -> None:
+        for _ in range(_STEPS):
+            self.say("nearby", 0.75)
+            best = self.best(1)[0]
+            for packs in neighbours(best.backward):
+                self._try(replace(best, backward=packs, forward=packs[:-1]))
+                if packs[-1] == best.backward[-1]:
+                    self._try(replace(best, backward=packs))
+            for packs in neighbours(best.forward) if best.forward else ():
+                self._try(replace(best, forward=packs))
+            if self.best(1)[0] == best:
+                return
+
+    def _try(self, schedule: Schedule) -> None:
+        if schedule not in self.tried and self._fits(schedule):
+            self.tried[schedule] = simulate(self.profile, schedule, self.machine)
+
+    def _fits(self, schedule: Schedule) -> bool:
+        p, budget = self.profile, self.machine.budget
+        forward, backward = schedule.forward_samples, schedule.backward_samples
+        return all(bytes_forward(p, a, b, forward) <= budget for a, b in schedule.forward) and all(
+            bytes_backward(p, a, b, backward) <= budget for a, b in schedule.backward
+        )
+
+    def _packings(self, samples: int, n: int, need: Callable[[Profile, int, int, int], float]) -> set[Packs]:
+        p = self.profile
+
+        def fits(first: int, stop: int) -> bool:
+            return need(p, first, stop, samples) <= self.machine.budget
+
+        memory = np.array([need(p, k, k + 1, samples) for k in range(n)])
+        return packings((memory, (p.forward + p.backward)[:n]), fits, n)
+
+
+def microbatches(samples: int) -> list[int]:
+    """Sizes of microbatches that are all alike."""
+    return [size for size in range(1, samples + 1) if samples % size == 0]
