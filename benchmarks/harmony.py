@@ -91,7 +91,7 @@ def _train(order: str, count: int, steps: int) -> dict[str, Any]:
         return total
 
     losses, seconds, before = [], [], {}
-    for step in range(steps):
+    for _ in range(steps):
         tokens = torch.randint(0, 500, (count, LENGTH))
         before = vtensor.memory_stats()
         begun = time.perf_counter()
