@@ -5,6 +5,7 @@ Covers: cutting a row of sizes. Leaves: what the sizes are (``trainer``).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 __all__ = ["cut_evenly", "pack"]
@@ -20,7 +21,8 @@ def pack(sizes: Sequence[float], limit: float) -> list[range]:
 
 def cut_evenly(sizes: Sequence[float], count: int) -> list[range]:
     """So many runs of neighbours, if there are as many, such that the largest sum is least. Pre: count > 0."""
-    sums = sorted({sum(sizes[i:j]) for i in range(len(sizes)) for j in range(i + 1, len(sizes) + 1)})
+    before = [0.0, *itertools.accumulate(sizes)]
+    sums = sorted({j - i for i, j in itertools.combinations(before, 2)})
     low, high = 0, len(sums) - 1  # the least limit for which there are no more than `count`
     while low < high:
         middle = (low + high) // 2
