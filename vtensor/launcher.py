@@ -6,15 +6,18 @@ Leaves: arguments of the command line (``cli``), the session (``session``).
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import importlib.machinery
 import importlib.util
 import os
+import signal
 import sys
-import traceback
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Any
 
 from lgm import LgmError
 
@@ -30,19 +33,39 @@ __all__ = ["run_module", "run_script"]
 def run_script(path: str, arguments: list[str], trace: str | None = None) -> int:
     """Run the file `path` as ``__main__``; write its last iteration to `trace`; return its exit code.
 
+    ``-`` is what stands on the standard input; of a directory or a zip file its ``__main__.py`` is run.
+
     Raises
     ------
     ConfigError
         If the file cannot be read.
     """
+    if path == "-":
+        source = sys.stdin.buffer.read()
+        sys.path[0:0] = [""]
+        return _run(_new_main("<stdin>"), lambda: compile(source, "<stdin>", "exec"), [path, *arguments], trace)
+    if Path(path).is_dir() or zipfile.is_zipfile(path):
+        return _run_folder(path, arguments, trace)
+    whole = os.path.abspath(path)  # noqa: PTH100 (as python says it: links are not followed)
     try:
         source = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read the script {path!r}: {error.strerror}") from None
-    main = _new_main(path)
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    main = _new_main(whole)
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", whole)
     sys.path[0:0] = [str(Path(path).resolve().parent)]
-    return _run(main, lambda: compile(source, path, "exec"), [path, *arguments], trace)
+    return _run(main, lambda: compile(source, whole, "exec"), [path, *arguments], trace)
+
+
+def _run_folder(path: str, arguments: list[str], trace: str | None) -> int:
+    whole = os.path.abspath(path)  # noqa: PTH100
+    spec = importlib.machinery.PathFinder.find_spec("__main__", [whole])
+    if spec is None or spec.origin is None or not hasattr(spec.loader, "get_code"):
+        raise ConfigError(f"there is no __main__.py in {path!r}")
+    main = _new_main(spec.origin)
+    main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, ""
+    sys.path[0:0] = [whole]
+    return _run(main, _code_of(spec.loader, "__main__"), [path, *arguments], trace)
 
 
 def run_module(name: str, arguments: list[str], trace: str | None = None) -> int:
@@ -67,14 +90,15 @@ def run_module(name: str, arguments: list[str], trace: str | None = None) -> int
     main.__spec__ = spec
     main.__package__ = spec.parent
     main.__loader__ = loader
-    source_loader = loader
+    return _run(main, _code_of(loader, spec.name), [spec.origin, *arguments], trace)
 
+
+def _code_of(loader: Any, name: str) -> Callable[[], CodeType]:
     def code() -> CodeType:
-        found = source_loader.get_code(spec.name)
-        assert found is not None  # a source loader has code
+        found: CodeType = loader.get_code(name)
         return found
 
-    return _run(main, code, [spec.origin, *arguments], trace)
+    return code
 
 
 def _new_main(path: str) -> ModuleType:
@@ -88,24 +112,40 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], trace:
     sys.argv[:] = argv
     sys.modules["__main__"] = main  # for good: pickling and spawned workers look the script's names up there
     process, managed = os.getpid(), is_enabled()  # VTENSOR_DISABLE may have kept it off
+    ending = _Ending()
     try:
         try:
             compiled = code()
         except SyntaxError as error:
-            traceback.print_exception(type(error), error, None)
+            sys.excepthook(type(error), error.with_traceback(None), None)
             return 1
         exec(compiled, main.__dict__)
         return 0
     except SystemExit as stop:
         return _exit_code(stop)
     except BaseException as error:
-        # As python prints it: without the frame of this launcher.
+        # As python shows it: without the frame of this launcher.
         shown = error.__traceback__.tb_next if error.__traceback__ is not None else None
-        traceback.print_exception(type(error), error, shown)
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
+        sys.excepthook(type(error), error.with_traceback(shown), shown)
+        ending.interrupted = isinstance(error, KeyboardInterrupt)
+        return 1
     finally:
         if managed and os.getpid() == process:
             _say_goodbye(trace)
+
+
+class _Ending:
+    """How the process ends: by the signal, as python does after Ctrl-C, so that a shell's loop ends with it."""
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        atexit.register(self._at_last)  # before the script's own, so after them
+
+    def _at_last(self) -> None:
+        if self.interrupted:
+            sys.stdout.flush()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def _exit_code(stop: SystemExit) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,8 @@ def test_a_module(script: Path) -> None:
         ("import sys; sys.exit('a last word')", 1, "a last word"),
         ("raise SystemExit", 0, ""),
         ("def f(): raise ValueError('told')\nf()", 1, 'train.py", line 1, in f'),
-        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("raise KeyboardInterrupt", -2, "KeyboardInterrupt"),
+        ("import sys; sys.excepthook = lambda *e: print('seen', e[0].__name__, file=sys.stderr)\n1/0", 1, "seen Zero"),
         ("if True print()", 1, "SyntaxError"),
         ("import vtensor; vtensor.disable()", 0, "turned vtensor off"),
         ("import torch; torch.ones(9)", 0, "nothing was managed: this process made no tensor of"),
@@ -65,6 +67,27 @@ def test_exit_codes(script: Path, body: str, code: int, text: str) -> None:
     assert done.returncode == code, done.stderr
     assert text in done.stderr
     assert "launcher.py" not in done.stderr
+
+
+SAYS = "import sys; print(sys.argv, globals().get('__file__'), sys.path[0], __name__, repr(__package__))"
+
+
+@pytest.mark.parametrize("how", ["relative", "directory", "zip", "stdin"])
+def test_what_a_program_sees_of_itself_is_what_python_shows(tmp_path: Path, how: str) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text(SAYS)
+    (tmp_path / "train.py").write_text(SAYS)
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
+        archive.writestr("__main__.py", SAYS)
+    what = {"relative": "train.py", "directory": "app", "zip": "app.zip", "stdin": "-"}[how]
+    expected, got = (
+        subprocess.run(
+            [sys.executable, *before, what, "--x", "1"],
+            input=SAYS, capture_output=True, text=True, timeout=180, cwd=tmp_path, check=True,
+        ).stdout
+        for before in ([], ["-m", "vtensor", "run", "--budget", "16MiB"])
+    )  # fmt: skip
+    assert got == expected
 
 
 def test_workers_of_a_script_find_its_names(script: Path) -> None:
