@@ -196,6 +196,8 @@ def _fastest(
 def even_blocks(chain: Chain, most: int) -> Ints:
     """First layers of at most so many runs of layers that leave about as much behind, cut where least is alive."""
     left = np.concatenate([[0.0], np.cumsum(chain.leaves)])
+    if left[-1] <= 0:
+        raise LgmError("the forward pass leaves nothing behind for backward")
     parts = np.unique(np.searchsorted(left, np.linspace(0, left[-1], most + 1)[:-1], side="right") - 1)
     cuts = [
         a + 1 + int(np.argmin(chain.across[a:b])) for a, b in itertools.pairwise([*parts.tolist(), len(chain.rows)])

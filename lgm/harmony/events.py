@@ -109,9 +109,9 @@ class _Run:
             float(p.weights[task.first : task.stop].sum()),
             self.next_weights[task.device],
         )
-        given = self.kept.get(task.first) if again else None
-        if given is None:
-            given = self.activation
+        given = self.kept.get(task.first, self.activation) if again else self.activation
+        if task.first == 0:
+            given = _Handed(None)  # the batch
         handed, gradients = _Handed(task.device), _Handed(task.device)
         forward = float(p.forward[task.first : task.stop].sum())
         backward = float(p.backward[task.first : task.stop].sum())

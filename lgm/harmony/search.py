@@ -48,8 +48,8 @@ def find_schedule(
         If one layer with one sample does not fit.
     """
     share = samples // (machine.devices if mode == "data" else 1)
-    if share < 1:
-        raise LgmError(f"a batch of {samples} cannot be shared by {machine.devices} devices")
+    if share < 1 or (mode == "data" and samples % machine.devices):
+        raise LgmError(f"a batch of {samples} cannot be shared evenly by {machine.devices} devices")
     search = _Search(profile, machine, microbatches(share), progress or (lambda _what, _share: None))
     search.backward(samples, mode)
     if not search.tried:

@@ -94,6 +94,7 @@ def bytes_forward(profile: Profile, first: int, stop: int, samples: int) -> floa
 def bytes_backward(profile: Profile, first: int, stop: int, samples: int) -> float:
     """Weights and gradients; all that the layers leave behind; inputs and gradients of two microbatches.
 
+    What of the next task comes meanwhile is not counted, as in the published scheduler: leave room for it.
     The update of the same pack needs its states in the place of what microbatches took.
     """
     weights, states = (float(row[first:stop].sum()) for row in (profile.weights, profile.states))

@@ -135,7 +135,7 @@ def test_what_makes_no_sense() -> None:
     with pytest.raises(lgm.LgmError, match="budgets and speeds above 0"):
         Machine(1, 0, 1, 1)
     profile = Profile(one, one, one, one, one, one, one)
-    with pytest.raises(lgm.LgmError, match="cannot be shared by 4 devices"):
+    with pytest.raises(lgm.LgmError, match="cannot be shared evenly by 4"):
         find_schedule(profile, Machine(4, 1e9, 1, 1), 2, "data")
     with pytest.raises(lgm.LgmError, match="mode is one of"):
         Schedule("other", 1, 1, (), 1, ((0, 1),))  # type: ignore[arg-type]

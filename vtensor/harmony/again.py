@@ -7,7 +7,7 @@ Leaves: making single tensors again, which the engine does for any program (``ke
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,14 +21,17 @@ class Again:
     """Layers whose forward runs again in backward, until :meth:`remove`."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self._layers = list(layers)
-        for layer in self._layers:
+        self._before = [(layer, vars(layer).get("forward")) for layer in layers]  # some libraries set it, too
+        for layer in layers:
             layer.forward = _twice(layer, layer.forward)
 
     def remove(self) -> None:
         """The model is as it was."""
-        for layer in self._layers:
-            vars(layer).pop("forward", None)
+        for layer, own in self._before:
+            if own is None:
+                vars(layer).pop("forward", None)
+            else:
+                layer.forward = own
 
 
 def _twice(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,18 +40,17 @@ def _twice(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
             return forward(*args, **kwargs)
         before = _Buffers(layer)
         return checkpoint(
-            forward,
-            *args,
-            use_reentrant=False,
-            context_fn=lambda: (contextlib.nullcontext(), before.as_they_were()),
-            **kwargs,
+            forward, *args, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), before), **kwargs
         )
 
     return run
 
 
 class _Buffers:
-    """A layer's buffers before it ran: running statistics are updated once, and not by the repetition."""
+    """A layer's buffers before it ran: running statistics are updated once, and not by repetitions.
+
+    As a context: other tensors are in their places, which what runs meanwhile may change. It may be entered again.
+    """
 
     def __init__(self, layer: nn.Module) -> None:
         self._found = [
@@ -58,15 +60,13 @@ class _Buffers:
             for name, buffer in module._buffers.items()
             if buffer is not None and (buffer.is_floating_point() or buffer.dim() == 0)
         ]
+        self._now: list[torch.Tensor | None] = []
 
-    @contextlib.contextmanager
-    def as_they_were(self) -> Iterator[None]:
-        """Other tensors in their places, which what runs meanwhile may change."""
-        now = [module._buffers[name] for module, name, _ in self._found]
+    def __enter__(self) -> None:
+        self._now = [module._buffers[name] for module, name, _ in self._found]
         for module, name, before in self._found:
-            module._buffers[name] = before
-        try:
-            yield
-        finally:
-            for (module, name, _), buffer in zip(self._found, now, strict=True):
-                module._buffers[name] = buffer
+            module._buffers[name] = before.clone()
+
+    def __exit__(self, *exception: object) -> None:
+        for (module, name, _), now in zip(self._found, self._now, strict=True):
+            module._buffers[name] = now

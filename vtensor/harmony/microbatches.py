@@ -6,9 +6,11 @@ Leaves: which microbatch runs (``weave``).
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from typing import Any
 
+import numpy
 import torch
 
 from ..errors import ConfigError
@@ -54,7 +56,10 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 def _part(value: Any, index: int, count: int) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.tensor_split(count)[index] if value.dim() else value
+        if not value.dim():
+            return value
+        part = value.tensor_split(count)[index]
+        return part if part.requires_grad else part.data  # may be overwritten without the others noticing
     if isinstance(value, Mapping):
         return {key: _part(item, index, count) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -65,11 +70,11 @@ def _part(value: Any, index: int, count: int) -> Any:
 
 
 class Generators:
-    """The states of torch's default generators while microbatches take turns.
+    """The states of torch's, Python's and NumPy's default generators while microbatches take turns.
 
     The first begins with the state there is, as in an ordinary loop. The others begin with seeds drawn from a copy of
-    it, as what the one before leaves is not known when they begin. Afterwards the generator is where the last one left
-    it; if none drew, where it was.
+    it, as what the one before leaves is not known when they begin; and so does who updates (number `count`). Afterwards
+    the generators are where the first one left them, and so go through all their states from step to step.
     """
 
     def __init__(self, count: int) -> None:
@@ -79,22 +84,26 @@ class Generators:
         first = self._now()
         copy = torch.Generator()
         copy.set_state(first[0])
-        self.seeds = torch.randint(2**62, (count - 1,), generator=copy).tolist()
-        self._begun = [first, *map(self._seeded, self.seeds)]
-        self._states = list(self._begun)
+        drawn = torch.randint(2**32, (count,), generator=copy).tolist()
+        self.seeds = drawn[:-1]
+        self._states = [first, *map(self._seeded, drawn)]
 
-    def _now(self) -> list[torch.Tensor]:
-        return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._devices)]
+    def _now(self) -> list[Any]:
+        on_devices = map(torch.cuda.get_rng_state, self._devices)
+        return [torch.get_rng_state(), random.getstate(), numpy.random.get_state(), *on_devices]
 
-    def _seeded(self, seed: int) -> list[torch.Tensor]:
-        states = [torch.Generator().manual_seed(seed).get_state()]
+    def _seeded(self, seed: int) -> list[Any]:
+        states = [torch.Generator().manual_seed(seed).get_state(), random.Random(seed).getstate()]
+        states.append(numpy.random.RandomState(seed).get_state())
         for device in self._devices:
             states.append(torch.Generator(f"cuda:{device}").manual_seed(seed).get_state())
         return states
 
-    def _set(self, states: list[torch.Tensor]) -> None:
+    def _set(self, states: list[Any]) -> None:
         torch.set_rng_state(states[0])
-        for device, state in zip(self._devices, states[1:], strict=True):
+        random.setstate(states[1])
+        numpy.random.set_state(states[2])
+        for device, state in zip(self._devices, states[3:], strict=True):
             torch.cuda.set_rng_state(state, device)
 
     def enter(self, index: int) -> None:
@@ -107,9 +116,4 @@ class Generators:
 
     def finish(self) -> None:
         """All have ended."""
-        drew = any(
-            not torch.equal(a, b)
-            for begun, state in zip(self._begun, self._states, strict=True)
-            for a, b in zip(begun, state, strict=True)
-        )
-        self._set(self._states[-1] if drew else self._begun[0])
+        self._set(self._states[0])

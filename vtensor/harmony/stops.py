@@ -1,6 +1,7 @@
-"""Where microbatches change places: hooks at the first and the last layer of each pack.
+"""Where microbatches change places: hooks at the layers of each pack.
 
-Covers: stopping before a pack's forward and before its backward; finding out in which order layers run.
+Covers: stopping before a pack's forward and before its backward, noticing that microbatches are mixed up; finding out
+in which order layers run.
 Leaves: whose turn it is (``weave``), which layers make a pack (``packs``).
 
 With p packs, numbered as they run, a microbatch stops with rank k before the forward of pack k, and with rank 2p - k
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..errors import HarmonyError
 from .weave import Weave
 
 __all__ = ["Order", "Stops"]
@@ -38,10 +40,11 @@ class Stops:
         self._handles: list[Any] = []
         last = len(packs) - 1
         for k, layers in enumerate(packs):
-            if k > 0:
-                self._handles.append(layers[0].register_forward_pre_hook(self._before(k)))
-            if k < last:
-                self._handles.append(layers[-1].register_forward_hook(self._after(2 * len(packs) - k)))
+            for layer in layers:  # a microbatch may leave out the first or the last
+                if k > 0:  # before hooks of others, which may set what a forward reads
+                    self._handles.append(layer.register_forward_pre_hook(self._before(k), prepend=True))
+                if k < last:
+                    self._handles.append(layer.register_forward_hook(self._after(2 * len(packs) - k)))
 
     def remove(self) -> None:
         """The model is as it was."""
@@ -56,15 +59,25 @@ class Stops:
         return stop
 
     def _after(self, rank: int) -> Callable[..., None]:
-        def stop(_gradient: torch.Tensor) -> None:
-            if self._weave.current() is not None:
-                self._weave.stop(rank)
+        def watch(module: nn.Module, _args: Any, output: Any) -> None:
+            maker = self._weave.current()
+            if maker is None:
+                return
 
-        def watch(_module: nn.Module, _args: Any, output: Any) -> None:
-            if self._weave.current() is not None:
-                for tensor in tensors_of(output):
-                    if tensor.requires_grad:
-                        tensor.register_hook(stop)  # type: ignore[no-untyped-call]
+            def stop(_gradient: torch.Tensor) -> None:
+                current = self._weave.current()
+                if current not in (None, maker):
+                    raise HarmonyError(
+                        f"microbatch {current} went backward through what microbatch {maker} made in a "
+                        f"{type(module).__name__}: something kept on the model, or outside of it, went from one to the "
+                        "other; hand it through return values"
+                    )
+                if current is not None:
+                    self._weave.stop(rank)
+
+            for tensor in tensors_of(output):
+                if tensor.requires_grad and not tensor.is_leaf:
+                    tensor.register_hook(stop)  # type: ignore[no-untyped-call]
 
         return watch
 
@@ -73,12 +86,13 @@ class Order:
     """In which order layers run, each how often, and what each leaves behind; found out by watching one microbatch."""
 
     def __init__(self, layers: Sequence[nn.Module], weave: Weave) -> None:
-        self._weave = weave
+        self._layers, self._weave = list(layers), weave
         self.ran: list[nn.Module] = []
         self._handles = [layer.register_forward_pre_hook(self._note) for layer in layers]
 
     def _note(self, module: nn.Module, _args: Any) -> None:
-        if self._weave.current() == 0 and torch.is_grad_enabled():
+        again = torch._C._current_graph_task_id() >= 0  # in backward: the user's own checkpoints
+        if self._weave.current() == 0 and torch.is_grad_enabled() and not again:
             self.ran.append(module)
 
     def remove(self) -> None:
@@ -87,5 +101,11 @@ class Order:
             handle.remove()
 
     def once(self) -> list[nn.Module]:
-        """Layers that ran once, in that order."""
-        return [layer for layer in dict.fromkeys(self.ran) if self.ran.count(layer) == 1]
+        """Layers that ran once, in that order; those that did not run stay behind those they were behind."""
+        found = [layer for layer in dict.fromkeys(self.ran) if self.ran.count(layer) == 1]
+        before: nn.Module | None = None
+        for layer in self._layers:
+            if layer not in self.ran:
+                found.insert(found.index(before) + 1 if before in found else 0, layer)
+            before = layer
+        return found

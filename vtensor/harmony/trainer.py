@@ -55,9 +55,12 @@ class Harmony:
     model
         Any module. Layers are found in its ``ModuleList`` and ``Sequential``; without any it runs as it is.
     optimizer
-        Any optimizer that leaves parameters without a gradient alone. Its hooks run once for each pack.
+        Any optimizer that leaves parameters without a gradient alone, and treats each by itself. Its hooks run once for
+        each pack; if it draws random numbers, from a generator of its own.
     loss
-        Called with the model and a microbatch; returns a scalar.
+        Called with the model and a microbatch; returns a scalar. Microbatches take turns in the middle of it: what it
+        or a layer keeps on the model, sets for the whole process (``model.eval()``, backends' flags) or reads there is
+        that of several.
     microbatches
         Into how many parts a batch is cut.
     packs
@@ -117,6 +120,10 @@ class Harmony:
         self._layers = find_layers(model) if layers is None else layers_named(model, layers)
         self._ordered = False  # whether the layers are in the order in which they run
         self._names = {parameter: name for name, parameter in model.named_parameters()}
+        if recompute and hasattr(model, "_orig_mod"):
+            raise ConfigError(
+                "recompute=True cannot be with a compiled model: compile its layers, or pass recompute=False"
+            )
         if isinstance(model, nn.parallel.DistributedDataParallel):
             raise ConfigError("pass the module itself instead of DistributedDataParallel, and data_parallel=True")
         self._replicas = Replicas(model, data_parallel) if data_parallel else None
@@ -165,7 +172,7 @@ class Harmony:
 
     def _step(self, batches: list[Any]) -> torch.Tensor:
         count = len(batches)
-        losses: list[torch.Tensor] = []
+        losses: dict[int, torch.Tensor] = {}
         generators = Generators(count)
         self.seeds = generators.seeds
         weave = Weave(native.load(), generators)
@@ -182,12 +189,14 @@ class Harmony:
             if not isinstance(value, torch.Tensor) or value.numel() != 1:
                 raise ConfigError(f"loss= must return a scalar tensor, and returned {_what(value)}")
             value = value / count
-            losses.append(value.detach())
+            losses[index] = value.detach()
             (value if self._scaler is None else self._scaler.scale(value)).backward()
 
         def between(rank: int) -> None:
             if self._update == "packs" and rank > len(packs):  # backward
+                generators.enter(count)
                 updates.update_complete()
+                generators.leave(count)
 
         try:
             weave.run(run, count, 2 * len(packs), between)
@@ -200,7 +209,7 @@ class Harmony:
         if not self._ordered:
             self._order_by(order)
         self._update_all(updates)
-        return _sum(losses)
+        return _sum([losses[index] for index in range(count)])
 
     def _update_all(self, updates: Updates) -> None:
         if self._update == "packs":
@@ -220,7 +229,9 @@ class Harmony:
 
     def _order_by(self, order: Order) -> None:
         """From now on layers are those that ran once, in the order in which they did."""
-        self._layers, self._ordered = order.once(), True
+        found, self._layers, self._ordered = len(self._layers), order.once(), True
+        if found and not self._layers:
+            log.warning("Harmony: every layer ran more than once, so none can take turns; layers= names others")
         packs = self.packs
         log.info(
             "Harmony: %d layers in %d packs of at most %s of weights, gradients and states",

@@ -33,7 +33,8 @@ class Updates:
         replicas: Replicas | None = None,
     ) -> None:
         self._optimizer, self._names, self._current, self._replicas = optimizer, names, current, replicas
-        self._parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        self._all = [p for group in optimizer.param_groups for p in group["params"]]
+        self._parameters = [p for p in self._all if p.requires_grad]
         # Some optimizers count their steps in their groups: this is one step, however many calls it takes.
         self._options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         self._makes_states = not optimizer.state
@@ -72,8 +73,9 @@ class Updates:
     def update_rest(self) -> None:
         """Update all others that have a gradient: those that some microbatch did not use."""
         rest = self.rest()
-        if rest or not self._done:
-            self._update(rest)
+        frozen = {p for p in self._all if not p.requires_grad and p.grad is not None}  # with one from before
+        if rest or frozen or not self._done:
+            self._update(rest | frozen)
         if self._makes_states:
             self._states_in_order()
 
@@ -96,7 +98,7 @@ class Updates:
         states.update(made)
 
     def _update(self, ready: set[torch.Tensor]) -> None:
-        hidden = [(p, p.grad) for p in self._parameters if p.grad is not None and p not in ready]
+        hidden = [(p, p.grad) for p in self._all if p.grad is not None and p not in ready]
         for p, _ in hidden:
             p.grad = None
         try:
@@ -122,4 +124,8 @@ def looks_at_all(optimizer: Any) -> str:
     name = type(optimizer).__name__
     if name.startswith(("DAdapt", "Prodigy")):
         return f"{name} adapts its rate to all gradients"
+    if getattr(optimizer, "defaults", {}).get("max_grad_norm"):
+        return f"{name} clips by the norm of all gradients (max_grad_norm)"
+    if "lookahead" in name.lower():
+        return f"{name} counts its calls"
     return ""

@@ -13,6 +13,7 @@ thread-local state of its own.
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -56,6 +57,7 @@ class Weave:
         self._back = threading.Semaphore(0)
         self._mine = threading.local()
         self._cancelled = False
+        self._running: _Task | None = None
         self._state: Any = None
         self._stream: Any = None
         self._key = 0
@@ -84,7 +86,8 @@ class Weave:
                 reached = max(reached, task.rank)
                 self._give_turn(task)
                 if task.error is not None:
-                    raise task.error
+                    error, task.error = task.error, None
+                    raise error
             for rank in range(reached + 1, last + 1):
                 between(rank)
         finally:
@@ -93,6 +96,8 @@ class Weave:
     def stop(self, rank: int) -> None:
         """The calling task stops until all others have come as far. Nothing if it has been there already."""
         task: _Task = self._mine.task
+        if self._cancelled:
+            raise _Cancelled
         if rank <= task.rank:
             return
         task.rank = rank
@@ -102,14 +107,18 @@ class Weave:
 
     def _give_turn(self, task: _Task) -> None:
         if task.thread is None:
-            task.thread = threading.Thread(
-                target=self._live, args=(task,), name=f"microbatch {task.index}", daemon=True
+            inside = contextvars.copy_context()
+            thread = threading.Thread(
+                target=inside.run, args=(self._live, task), name=f"microbatch {task.index}", daemon=True
             )
-            task.thread.start()
+            thread.start()
+            task.thread = thread
             self._back.acquire()
         self._core.pass_turn(task.key)
+        self._running = task
         task.go.release()
         self._back.acquire()
+        self._running = None
 
     def _take_turn(self, task: _Task) -> None:
         task.go.acquire()
@@ -146,9 +155,21 @@ class Weave:
             self._give_back()
 
     def _end(self, tasks: list[_Task]) -> None:
-        """All threads end: each where it stands, one after the other. No thread is left."""
+        """All threads end, one after the other: the one that runs at its next stop, the others where they stand.
+
+        No thread is left, whatever interrupts this.
+        """
         self._cancelled = True
-        for task in tasks:
-            if task.thread is not None:
-                task.go.release()
-                task.thread.join()
+        interrupted: KeyboardInterrupt | None = None
+        for task in sorted(tasks, key=lambda each: each is not self._running):
+            if task.thread is None:
+                continue
+            task.go.release()
+            while task.thread.is_alive():
+                try:
+                    task.thread.join()
+                except KeyboardInterrupt as error:
+                    interrupted = error
+        tasks.clear()  # what they hold must not live as long as a traceback
+        if interrupted is not None:
+            raise interrupted

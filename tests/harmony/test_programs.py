@@ -1,0 +1,189 @@
+"""Programs that do what people's programs do, beside the ordinary loop."""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import vtensor
+from vtensor import HarmonyError
+
+from ..identity import leaves, same
+from .models import accumulate, threads_left
+
+Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+NORMED = nn.utils.weight_norm  # the old style: a hook sets the weight before each forward
+
+
+class Stack(nn.Module):
+    """Layers of which a microbatch may leave some out."""
+
+    def __init__(self, layer: Callable[[], nn.Module], count: int = 6, leaves_out: int = 9) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layer() for _ in range(count))
+        self.leaves_out = leaves_out
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for k, layer in enumerate(self.layers):
+            if k % 3 != self.leaves_out or x[0, 0] > 0:
+                x = torch.tanh(layer(x))
+        return x
+
+
+def square(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x).square().mean()
+
+
+def compare(
+    model: nn.Module,
+    loss: Loss = square,
+    steps: int = 3,
+    frozen: bool = False,
+    twin: nn.Module | None = None,
+    **options: Any,
+) -> Any:
+    """Both orders give the same; returns the trainer."""
+    torch.manual_seed(1)
+    twin = copy.deepcopy(model) if twin is None else twin
+    if frozen:
+        for each in (model, twin):
+            first = next(each.parameters())
+            first.grad = torch.ones_like(first)
+            first.requires_grad_(False)
+    one, two = (torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, twin))
+    trainer = vtensor.Harmony(model, one, loss=loss, microbatches=4, **options)
+    for _ in range(steps):
+        batch = torch.randn(16, 8)
+        got = trainer.step(batch.clone())
+        expected = accumulate(twin, two, loss, [part.clone() for part in batch.split(4)])
+        assert torch.equal(got, expected)
+        assert same(list(leaves(model.state_dict())), list(leaves(twin.state_dict())))
+    assert not threads_left()
+    return trainer
+
+
+@pytest.mark.parametrize("leaves_out", [0, 1, 2])
+@pytest.mark.parametrize("packs", [2, 3])
+def test_layers_that_are_left_out(leaves_out: int, packs: int) -> None:
+    """Also the first or the last of a pack: running statistics are updated in the order of the microbatches."""
+    trainer = compare(Stack(lambda: nn.BatchNorm1d(8), leaves_out=leaves_out), packs=packs)
+    assert len(trainer.packs) == packs
+
+
+def test_weights_that_hooks_set() -> None:
+    with pytest.warns(FutureWarning, match="weight_norm"):
+        models = [Stack(lambda: NORMED(nn.Linear(8, 8))) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    compare(models[0], packs=3, twin=models[1])
+
+
+def test_a_frozen_parameter_with_a_gradient_from_before() -> None:
+    compare(Stack(lambda: nn.Linear(8, 8)), packs=3, frozen=True)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_gradient_penalty(recompute: bool) -> None:
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        y = model(x).sum()
+        (slope,) = torch.autograd.grad(y, x, create_graph=True)
+        return y + slope.square().mean()
+
+    compare(Stack(lambda: nn.Linear(8, 8)), loss, recompute=recompute)
+
+
+def test_checkpoints_of_the_user() -> None:
+    class Checkpointed(Stack):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = torch.tanh(checkpoint(layer, x, use_reentrant=False))
+            return x
+
+    assert len(compare(Checkpointed(lambda: nn.Linear(8, 8))).packs) == 6
+
+
+def test_a_part_of_the_batch_is_overwritten() -> None:
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x[x < 0] = 0
+        return square(model, x)
+
+    compare(Stack(lambda: nn.Linear(8, 8)), loss)
+
+
+def test_a_forward_that_somebody_set_stays() -> None:
+    model = Stack(lambda: nn.Linear(8, 8))
+    mine = model.layers[2].forward
+    model.layers[2].forward = lambda x: 2 * mine(x)  # type: ignore[method-assign]
+    set_by_me = model.layers[2].forward
+    trainer = vtensor.Harmony(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), loss=square, microbatches=2, recompute=True
+    )
+    trainer.step(torch.randn(4, 8))
+    assert model.layers[2].forward is set_by_me
+
+
+def test_what_is_kept_on_the_model_is_noticed() -> None:
+    """As some keep auxiliary losses: by turns each finds that of another."""
+
+    class Keeps(Stack):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x).tanh()
+                self.aux = x.square().mean()
+            return x
+
+    def loss(model: Any, x: torch.Tensor) -> torch.Tensor:
+        model(x)
+        value: torch.Tensor = model.aux
+        return value
+
+    class Mixed(Keeps):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.aux = torch.zeros(())
+            for layer in self.layers:
+                x = layer(x).tanh()
+                self.aux = self.aux + x.square().mean()
+            return self.aux
+
+    model = Mixed(lambda: nn.Linear(8, 8))
+    trainer = vtensor.Harmony(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=square, microbatches=3)
+    with pytest.raises((HarmonyError, RuntimeError), match=r"went backward through what|backward through the graph"):
+        trainer.step(torch.randn(6, 8))
+    assert not threads_left()
+    compare(Keeps(lambda: nn.Linear(8, 8)), loss)  # here each reads what it wrote last
+
+
+def test_a_layer_is_called_while_a_failed_step_ends() -> None:
+    def loss(model: Any, x: torch.Tensor) -> torch.Tensor:
+        try:
+            y = model(x)
+        finally:
+            model.layers[2](x)
+        if x[0, 0] > 1:
+            raise ZeroDivisionError
+        return y.sum()
+
+    model = Stack(lambda: nn.Linear(8, 8))
+    trainer = vtensor.Harmony(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=loss, microbatches=3)
+    batch = torch.zeros(3, 8)
+    batch[0, 0] = 2
+    with pytest.raises(ZeroDivisionError):
+        trainer.step(batch)
+    assert not threads_left()
+
+
+def test_context_variables_are_those_of_the_caller() -> None:
+    mine = contextvars.ContextVar("mine", default=0)
+
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return square(model, x) * mine.get()
+
+    mine.set(3)
+    compare(Stack(lambda: nn.Linear(8, 8)), loss)
