@@ -17,8 +17,8 @@ import vtensor
 def main(steps: int = 3, microbatches: int = 4) -> None:
     distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank = distributed.get_rank()
-    with vtensor.enabled("100MiB"):
-        model = Model(layers=6)
+    with vtensor.enabled("60MiB"):
+        model = Model()
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
         trainer = vtensor.Harmony(model, optimizer, loss=loss_of, microbatches=microbatches, data_parallel=True)
         share = torch.Generator().manual_seed(rank)

@@ -19,7 +19,7 @@ MICROBATCHES = 8
 class Model(nn.Module):
     """Any module will do; its layers are found in its lists and sequences."""
 
-    def __init__(self, layers: int = 12, width: int = 512) -> None:
+    def __init__(self, layers: int = 8, width: int = 384) -> None:
         super().__init__()
         self.inputs = nn.Embedding(256, width)
         self.blocks = nn.ModuleList(
@@ -40,7 +40,7 @@ def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 
 def train(woven: bool, steps: int = 3) -> list[float]:
     torch.manual_seed(0)
-    with vtensor.enabled("200MiB"):
+    with vtensor.enabled("80MiB"):
         model = Model()
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
         trainer = vtensor.Harmony(model, optimizer, loss=loss_of, microbatches=MICROBATCHES)
