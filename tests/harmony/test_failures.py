@@ -84,7 +84,15 @@ def test_one_microbatch_fails(model: Small, backward: bool, recompute: bool) -> 
     trainer.step(torch.randn(3, 8))
 
 
-def test_ctrl_c(model: Small) -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Also where whoever started the tests ignores Ctrl-C, as shells do for what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c(model: Small, interruptible: None) -> None:
     def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         if x[0, 0] == 1:
             os.kill(os.getpid(), signal.SIGINT)
