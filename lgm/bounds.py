@@ -11,7 +11,7 @@ import numpy as np
 from .errors import InfeasibleError
 from .lifetimes import Gaps, Lifetimes
 from .model import Device, Ints, Trace
-from .schedule import Moves
+from .schedule import Moves, nominal
 from .units import format_bytes
 
 __all__ = ["check_feasible", "least_seconds", "least_seconds_in_windows", "smallest_budget"]
@@ -57,7 +57,7 @@ def least_seconds_in_windows(trace: Trace, device: Device, life: Lifetimes) -> f
     away = np.full(rows, np.iinfo(np.int64).min // 4)
     np.maximum.at(away, row_of, life.live - device.budget_chunks)
     away *= trace.chunk_bytes
-    time = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])[edges]
+    time = nominal(trace)[edges]
     begin, end = np.searchsorted(edges, start), np.searchsorted(edges, stop)
     leave = np.where(leave < 0, -1, np.searchsorted(edges, np.maximum(leave, 0)))
     back = np.where(due >= n, rows + 1, np.searchsorted(edges, np.minimum(due, n - 1) + 1))

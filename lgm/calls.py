@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .model import Trace
+from .schedule import nominal
 
 __all__ = ["Calls", "Content"]
 
@@ -49,7 +50,7 @@ class Calls:
     def of(cls, trace: Trace) -> Calls:
         order = np.argsort(trace.call_first, kind="stable")
         first, last = trace.call_first[order], trace.call_last[order]
-        edges = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])
+        edges = nominal(trace)
         self = cls(
             trace, first.tolist(), last.tolist(), (trace.call_again[order] > 0).tolist(),
             (edges[last + 1] - edges[first]).tolist(),

@@ -26,6 +26,7 @@ from .planner import Progress, Switches
 from .recompute import Candidate, candidates, schedule_makings
 from .rewrite import rewrite
 from .rotor import Schedule, fill_tables
+from .schedule import nominal
 
 _BLOCKS = 64  # layers of the chain by which the fastest is looked for
 _EFFORT = 60_000  # operations to look at, in all schedules that are tried
@@ -34,7 +35,9 @@ __all__ = [
     "Chain",
     "Checkpoints",
     "analyze_segments",
+    "backward_at",
     "best_checkpoints",
+    "_born_in",
     "checkpoints_at",
     "even_blocks",
     "find_chain",
@@ -54,6 +57,8 @@ class Chain:
     """[n] Bytes a checkpoint at the end of each layer keeps."""
     waits: Ints
     """Tensors that layers leave behind."""
+    stop: int
+    """The operation after the last one that goes backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ def find_chain(trace: Trace) -> Chain:
     np.add.at(leaves, layer[born[left]], size[left])
     for t in made[last_forward[made] > born[made]].tolist():
         across[layer[born[t]] : layer[last_forward[t]]] += size[t]
-    return Chain(rows, end, leaves, across, left)
+    return Chain(rows, end, leaves, across, left, int(np.flatnonzero(backward)[-1]) + 1)
 
 
 def checkpoints_at(trace: Trace, chain: Chain, layers: list[int]) -> Checkpoints:
@@ -171,7 +176,7 @@ def _fastest(
     """
     blocks = even_blocks(chain, _BLOCKS)
     ends = np.append(blocks[1:], len(chain.rows))
-    begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])[np.append(chain.rows[blocks], chain.end)]
+    begin = nominal(trace)[np.append(chain.rows[blocks], chain.end)]
     tables = fill_tables(
         np.diff(begin),
         np.add.reduceat(chain.leaves, blocks),
@@ -205,21 +210,27 @@ def even_blocks(chain: Chain, most: int) -> Ints:
     return np.unique([0, *cuts[:-1]])
 
 
+def _born_in(trace: Trace, chain: Chain, blocks: Ints) -> Ints:
+    """[m] The block in which each tensor is born; as many as there are blocks for all others."""
+    block = np.searchsorted(chain.rows[blocks], trace.tensor_born, side="right") - 1
+    return np.where((block < 0) | (trace.tensor_born >= chain.end), len(blocks), block)
+
+
+def backward_at(trace: Trace, chain: Chain, blocks: Ints) -> Ints:
+    """[operations from backward on] The block it is at: the first one of which something was read."""
+    read = np.full(trace.operations, len(blocks) - 1)
+    np.minimum.at(read, trace.use_op, _born_in(trace, chain, blocks)[trace.use_tensor])
+    return np.asarray(np.minimum.accumulate(read[chain.end :]), dtype=np.int64)
+
+
 def _beside(trace: Trace, life: Lifetimes, chain: Chain, blocks: Ints) -> Floats:
     """[n] Most bytes alive during backward of each block that are not left behind by a block."""
-    n, rows = len(blocks), np.arange(chain.end, trace.operations)
-    block = np.searchsorted(chain.rows[blocks], trace.tensor_born, side="right") - 1
-    block[(trace.tensor_born >= chain.end) | (block < 0)] = n
-    read = np.full(trace.operations, n - 1)
-    np.minimum.at(read, trace.use_op, block[trace.use_tensor])
-    at = np.minimum.accumulate(read[rows])
     left = np.zeros(trace.operations + 1)
-    waits = chain.waits[block[chain.waits] < n]
-    np.add.at(left, trace.tensor_born[waits], trace.chunks[waits])
-    died = trace.tensor_died[waits]
-    np.add.at(left, np.where(died < 0, trace.operations, died), -trace.chunks[waits])
-    beside = np.zeros(n)
-    np.maximum.at(beside, at, (life.live - np.cumsum(left)[:-1])[rows])
+    np.add.at(left, trace.tensor_born[chain.waits], trace.chunks[chain.waits])
+    died = trace.tensor_died[chain.waits]
+    np.add.at(left, np.where(died < 0, trace.operations, died), -trace.chunks[chain.waits])
+    beside = np.zeros(len(blocks))
+    np.maximum.at(beside, backward_at(trace, chain, blocks), (life.live - np.cumsum(left)[:-1])[chain.end :])
     return np.asarray(beside * trace.chunk_bytes, dtype=np.float64)
 
 
@@ -229,8 +240,8 @@ def _by_schedule(
     """What a schedule does not keep from the forward pass on, each until the pass that keeps it."""
     edges = np.append(chain.rows[blocks], chain.end)
     n = len(blocks)
-    block = np.searchsorted(edges, trace.tensor_born, side="right") - 1
-    since = np.where((block >= 0) & (block < n), np.append(schedule.kept, n)[np.clip(block, 0, n)], n)
+    block = _born_in(trace, chain, blocks)
+    since = np.append(schedule.kept, n)[block]
     for layer, of in schedule.checkpoints.items():
         reads = (trace.use_op >= edges[layer]) & (trace.use_op < chain.end)
         handed = np.unique(trace.use_tensor[reads])

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .errors import LgmError
+from .limits import are_sizes
 from .model import Floats
 
 __all__ = ["least_peak", "least_peak_without_freeing", "peak_of", "peak_of_without_freeing"]
@@ -33,15 +34,8 @@ Sizes = Sequence[float] | Floats
 def _sizes(size: Sizes, held: Sizes | None) -> tuple[Floats, Floats]:
     row = np.asarray(size, dtype=np.float64)
     both = row if held is None else np.asarray(held, dtype=np.float64)
-    for each in (row, both):
-        if (
-            each.shape != row.shape
-            or each.ndim != 1
-            or not len(each)
-            or not np.isfinite(each).all()
-            or (each < 0).any()
-        ):
-            raise LgmError("a chain is a row of sizes, none of them negative")
+    if not are_sizes(row, both):
+        raise LgmError("a chain is a row of sizes, none of them negative")
     return row, both
 
 

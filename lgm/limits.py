@@ -24,6 +24,7 @@ __all__ = [
     "MOST_ENTRIES",
     "MOST_OPERATIONS",
     "MOST_SPEED",
+    "are_sizes",
     "check_names",
     "check_number",
     "check_rows",
@@ -90,3 +91,11 @@ def check_rows(owner: str, rows: Iterable[tuple[str, NDArray[np.int64], int, int
         if len(values) and not low <= values.min() <= values.max() < high:
             worst = values.min() if values.min() < low else values.max()
             raise LgmError(f"{owner}: {name} holds {worst}, outside of {low} to {high - 1}")
+
+
+def are_sizes(*rows: NDArray[np.float64]) -> bool:
+    """Whether these are rows of as many numbers, at least one, none of them negative."""
+    return all(
+        row.shape == rows[0].shape and row.ndim == 1 and len(row) > 0 and np.isfinite(row).all() and (row >= 0).all()
+        for row in rows
+    )

@@ -24,6 +24,7 @@ from .cost import prices
 from .lifetimes import Lifetimes
 from .model import Device, Floats, Trace
 from .problem import Cover
+from .schedule import nominal
 
 __all__ = ["Candidate", "Making", "candidates", "choose_makings", "copying_seconds", "schedule_makings"]
 
@@ -173,7 +174,7 @@ def schedule_makings(
     What is made by the way and needed soon is back from then on. What is not is made twice, unless that is too `dear`:
     then it is not dropped, like all that cannot be made together with the others.
     """
-    begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])
+    begin = nominal(trace)
     soon = begin[-1] * soon
     books, makings = _Books(calls, wanted), []
     for row in sorted({one.stop for one in wanted}):
@@ -205,7 +206,7 @@ def copying_seconds(trace: Trace, life: Lifetimes, device: Device) -> Floats:
     """[g] What copying one chunk of each gap keeps a lane busy, more for short gaps: long ones are easier to hide."""
     gaps = life.gaps
     lanes = prices(gaps, device, "moves") * (gaps.bytes / device.in_speed + device.latency).max(initial=0.0)
-    begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])
+    begin = nominal(trace)
     turns = (begin[gaps.stop % trace.operations] - begin[gaps.start]) / max(begin[-1], 1e-12) % 1.0
     return np.asarray((lanes + gaps.bytes * device.tax * 2) * (1.5 - turns), dtype=np.float64)
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .errors import LgmError
+from .limits import are_sizes
 from .model import Floats, Ints
 
 __all__ = ["Schedule", "Tables", "fill_tables"]
@@ -110,10 +111,8 @@ def fill_tables(
         If the rows are not of one length, or a number is negative or none.
     """
     rows = [np.asarray(row, dtype=np.float64) for row in (seconds, size, held, beside)]
-    if any(row.shape != rows[0].shape or row.ndim != 1 or not len(row) for row in rows) or memory <= 0:
-        raise LgmError("a chain is four rows of as many numbers, and a memory above 0")
-    if any(not np.isfinite(row).all() or (row < 0).any() for row in rows):
-        raise LgmError("a chain is rows of numbers, none of them negative")
+    if not are_sizes(*rows) or memory <= 0:
+        raise LgmError("a chain is four rows of as many numbers, none of them negative, and a memory above 0")
     n = len(rows[0])
     keeps, hands, others = (np.ceil(row * (slots / memory) - 1e-9).astype(np.int64) for row in rows[1:])
     begin = np.concatenate([[0.0], np.cumsum(rows[0])])

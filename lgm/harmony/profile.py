@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..chain import even_blocks, find_chain
+from ..chain import backward_at, even_blocks, find_chain
 from ..errors import LgmError
+from ..limits import are_sizes
 from ..model import Floats, Ints, Trace
+from ..schedule import nominal
 
 __all__ = ["Profile", "profile_of"]
 
@@ -36,11 +38,8 @@ class Profile:
     """[n] Bytes of one sample that it leaves behind for its backward."""
 
     def __post_init__(self) -> None:
-        rows = [getattr(self, name) for name in self.__slots__]
-        if any(row.shape != rows[0].shape or row.ndim != 1 or not len(row) for row in rows):
-            raise LgmError("a profile is rows of as many numbers as there are layers")
-        if any(not np.isfinite(row).all() or (row < 0).any() for row in rows):
-            raise LgmError("a profile's times and bytes are numbers, none of them negative")
+        if not are_sizes(*(getattr(self, name) for name in self.__slots__)):
+            raise LgmError("a profile is rows of as many numbers as there are layers, none of them negative")
 
     def __len__(self) -> int:
         return len(self.forward)
@@ -61,11 +60,10 @@ def profile_of(trace: Trace, samples: int, layers: int = 32) -> Profile:
         raise LgmError("samples and layers must be at least 1")
     chain = find_chain(trace)
     blocks = even_blocks(chain, layers)
-    n = len(blocks)
     edges = np.append(chain.rows[blocks], chain.end)
-    begin = np.concatenate([[0.0], np.cumsum(trace.op_ns / 1e9)])
-    backward_of, ends = _backward_rows(trace, chain.end, edges)
-    backward = np.bincount(backward_of, np.diff(begin)[chain.end : ends], minlength=n)
+    begin = nominal(trace)
+    at = backward_at(trace, chain, blocks)[: chain.stop - chain.end]
+    backward = np.bincount(at, np.diff(begin)[chain.end : chain.stop], minlength=len(blocks))
     weights, states = _lasting(trace, chain.end, edges)
     share = weights / max(weights.sum(), 1.0)
     last = np.append(blocks[1:], len(chain.rows)) - 1
@@ -73,24 +71,12 @@ def profile_of(trace: Trace, samples: int, layers: int = 32) -> Profile:
     return Profile(
         forward=np.diff(begin[edges]) / samples,
         backward=backward / samples,
-        update=share * (begin[-1] - begin[ends]),
+        update=share * (begin[-1] - begin[chain.stop]),
         weights=weights,
         states=share * states,
         inputs=given / samples,
         leaves=np.add.reduceat(chain.leaves, blocks) / samples,
     )
-
-
-def _backward_rows(trace: Trace, first: int, edges: Ints) -> tuple[Ints, int]:
-    """To which layer each row of backward belongs: the first one of which something was read; and where it ends."""
-    n = len(edges) - 1
-    names = np.array(["_backward" in name for name in trace.names], dtype=bool)[trace.op_name]
-    ends = int(np.flatnonzero(names)[-1]) + 1
-    block = np.searchsorted(edges, trace.tensor_born, side="right") - 1
-    block[(block < 0) | (block >= n)] = n - 1
-    read = np.full(trace.operations, n - 1)
-    np.minimum.at(read, trace.use_op, block[trace.use_tensor])
-    return np.minimum.accumulate(read[first:ends]), ends
 
 
 def _lasting(trace: Trace, backward: int, edges: Ints) -> tuple[Floats, float]:

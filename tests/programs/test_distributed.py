@@ -18,7 +18,7 @@ import vtensor
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch was built without torch.distributed")
 
-SCRIPT = """
+BEGIN = """
 import hashlib, os, sys
 import torch, vtensor
 from torch import distributed, nn
@@ -29,6 +29,13 @@ if budget != "none":
     vtensor.enable(budget, chunk=4096, min_size=1, host="256MiB")
 distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 torch.manual_seed(0)
+"""
+END = """
+distributed.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)  # one plain run in ten is aborted by torch while the interpreter ends ("terminate called ...")
+"""
+REPLICATED = """
 model = nn.Sequential(*[nn.Linear(128, 128) for _ in range(6)])
 parallel = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.1)
 optimizer = torch.optim.AdamW(model.parameters())
@@ -40,9 +47,6 @@ for step in range(6):
 if rank == 0:
     print(hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest())
     print(vtensor.memory_stats()["evictions"] if budget != "none" else 0)
-distributed.destroy_process_group()
-sys.stdout.flush()
-os._exit(0)  # one plain run in ten is aborted by torch while the interpreter ends ("terminate called ...")
 """
 
 
@@ -69,7 +73,7 @@ def two_processes(script: Path, budget: str) -> tuple[str, int]:
 
 def test_data_parallel_training(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(BEGIN + REPLICATED + END)
     plain, _ = two_processes(script, "none")
     managed, evictions = two_processes(script, "1MiB")
     assert managed == plain
@@ -94,17 +98,8 @@ def test_what_a_collective_was_given_stays(tmp_path: Path) -> None:
 
 
 SHARDED = """
-import hashlib, os, sys
-import torch, vtensor
-from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 
-rank, store, budget = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-torch.set_num_threads(1)
-if budget != "none":
-    vtensor.enable(budget, chunk=4096, min_size=1024, host="256MiB")
-distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-torch.manual_seed(0)
 model = nn.Sequential(*[nn.Sequential(nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128)) for _ in range(4)])
 mesh = distributed.device_mesh.init_device_mesh("cpu", (2,))
 for part in [*model, model]:
@@ -122,16 +117,13 @@ for step in range(8):
 if rank == 0:
     print(hashlib.sha256(repr(losses).encode()).hexdigest())
     print(vtensor.memory_stats()["planned_iterations"] if budget != "none" else 0)
-distributed.destroy_process_group()
-sys.stdout.flush()
-os._exit(0)
 """
 
 
 def test_sharded_training_is_planned(tmp_path: Path) -> None:
     """FSDP2 allocates inside ranges that have no schema: they have a name, or no iteration would be like another."""
     script = tmp_path / "train.py"
-    script.write_text(SHARDED)
+    script.write_text(BEGIN + SHARDED + END)
     plain, _ = two_processes(script, "none")
     managed, planned = two_processes(script, "2MiB")
     assert managed == plain

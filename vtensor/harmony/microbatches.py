@@ -15,7 +15,7 @@ import torch
 
 from ..errors import ConfigError
 
-__all__ = ["Generators", "cut"]
+__all__ = ["Generators", "cut", "tensors_of"]
 
 
 def cut(batch: Any, count: int) -> list[Any]:
@@ -29,7 +29,7 @@ def cut(batch: Any, count: int) -> list[Any]:
     ConfigError
         If there is no tensor to cut, their lengths differ, or there are fewer rows than parts.
     """
-    lengths = {len(tensor) for tensor in _tensors(batch)}
+    lengths = {len(tensor) for tensor in tensors_of(batch) if tensor.dim()}
     if not lengths:
         raise ConfigError(
             "there is no tensor in this batch to cut into microbatches; pass split=, which returns a list"
@@ -44,14 +44,13 @@ def cut(batch: Any, count: int) -> list[Any]:
     return [_part(batch, k, count) for k in range(count)]
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """Tensors in lists, tuples and mappings, such as the outputs of transformers."""
     if isinstance(value, torch.Tensor):
-        return [value] if value.dim() else []
+        return [value]
     if isinstance(value, Mapping):
         value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []
+    return [tensor for item in value for tensor in tensors_of(item)] if isinstance(value, list | tuple) else []
 
 
 def _part(value: Any, index: int, count: int) -> Any:

@@ -27,7 +27,7 @@ class Replicas:
     Parameters
     ----------
     model
-        What all of them train; it and its buffers become those of the first process.
+        What all of them train; its parameters become those of the first process.
     group
         A process group; True for the default one.
     """

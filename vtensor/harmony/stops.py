@@ -18,18 +18,10 @@ import torch
 from torch import nn
 
 from ..errors import HarmonyError
+from .microbatches import tensors_of
 from .weave import Weave
 
 __all__ = ["Order", "Stops"]
-
-
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    """Tensors in lists, tuples, mappings and the outputs of transformers."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if hasattr(value, "values") and callable(value.values):
-        value = list(value.values())
-    return [tensor for item in value for tensor in tensors_of(item)] if isinstance(value, list | tuple) else []
 
 
 class Stops:
