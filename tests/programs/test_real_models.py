@@ -55,8 +55,7 @@ def test_real_model(model: Any, optimizer: str) -> None:
     assert runs[-1]["planned_iterations"] > 0
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
-def test_real_models_that_are_made_again(name: str) -> None:
+def made_again(name: str, fractions: tuple[float, ...], **options: Any) -> list[dict[str, Any]]:
     """Over a link so slow that much is made again: dropout, running statistics, the optimizer's state, generators."""
 
     def program() -> Any:
@@ -74,10 +73,32 @@ def test_real_models_that_are_made_again(name: str) -> None:
             planning.wait_for_plan()
         return losses, model.state_dict(), optimizer.state_dict(), torch.get_rng_state()
 
-    runs = check_identity(
-        program, (0.75, 0.5, 0.35, 0.25), chunk=2 << 20, min_size=1 << 20, host=12 << 30, ample=8 << 30, link="800MB/s"
-    )
+    settings = {"chunk": 2 << 20, "min_size": 1 << 20, "host": 12 << 30, "ample": 8 << 30, "link": "800MB/s"}
+    runs = check_identity(program, fractions, **settings, **options)
     for run in runs:
-        print(name, {key: run[key] >> 20 for key in ("budget_bytes", "moved_out_bytes", "made_bytes")}, run["plans"])
+        figures = {key: run[key] >> 20 for key in ("budget_bytes", "moved_out_bytes", "made_bytes")}
+        print(name, options, figures, run["planned_iterations"], run["plans"])
+    return runs
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_real_models_that_are_made_again(name: str) -> None:
+    runs = made_again(name, (0.75, 0.5, 0.35, 0.25))
     assert all(run["planned_iterations"] >= 3 for run in runs if run["plans"])  # U-Net at 25 % must borrow
     assert sum(run["made_bytes"] for run in runs) > 0
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_real_models_without_copies(name: str) -> None:
+    runs = made_again(name, (0.75, 0.5, 0.35, 0.25), recompute="only")
+    assert all(run["moved_out_bytes"] == 0 for run in runs)
+    assert all(run["drops"] > 0 for run in runs)
+
+
+@pytest.mark.parametrize("late", [True], ids=["in place"], indirect=True)
+@pytest.mark.parametrize("recompute", ["auto", "only"])
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_real_models_made_again_on_an_ordered_device(name: str, recompute: str, late: bool) -> None:
+    (run,) = made_again(name, (0.5,), recompute=recompute)
+    assert run["drops"] > 0
+    assert recompute == "auto" or run["moved_out_bytes"] == 0

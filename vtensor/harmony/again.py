@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["Again"]
+__all__ = ["Again", "Buffers"]
 
 
 class Again:
@@ -38,7 +38,7 @@ def _twice(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        before = _Buffers(layer)
+        before = Buffers(layer)
         return checkpoint(
             forward, *args, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), before), **kwargs
         )
@@ -46,7 +46,7 @@ def _twice(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-class _Buffers:
+class Buffers:
     """A layer's buffers before it ran: running statistics are updated once, and not by repetitions.
 
     As a context: other tensors are in their places, which what runs meanwhile may change. It may be entered again.

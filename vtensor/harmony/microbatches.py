@@ -15,7 +15,7 @@ import torch
 
 from ..errors import ConfigError
 
-__all__ = ["Generators", "cut", "tensors_of"]
+__all__ = ["Generators", "cut", "generator_state", "set_generator_state", "tensors_of"]
 
 
 def cut(batch: Any, count: int) -> list[Any]:
@@ -66,6 +66,22 @@ def _part(value: Any, index: int, count: int) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_part(item, index, count) for item in value)
     return value
+
+
+def generator_state() -> torch.Tensor:
+    """The states of torch's default generators, as bytes."""
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states.append(torch.cuda.get_rng_state())
+    return torch.cat(states)
+
+
+def set_generator_state(state: torch.Tensor) -> None:
+    """Set what :func:`generator_state` returned."""
+    size = len(torch.get_rng_state())
+    torch.set_rng_state(state[:size].clone())
+    if len(state) > size:
+        torch.cuda.set_rng_state(state[size:].clone())
 
 
 class Generators:

@@ -25,14 +25,16 @@ __all__ = ["Order", "Stops"]
 
 
 class Stops:
-    """Hooks on the layers of packs while microbatches are woven."""
+    """Hooks on the layers of packs while microbatches are woven; on those that are `here`."""
 
-    def __init__(self, packs: Sequence[Sequence[nn.Module]], weave: Weave) -> None:
+    def __init__(
+        self, packs: Sequence[Sequence[nn.Module]], weave: Weave, here: Callable[[nn.Module], bool] = lambda _: True
+    ) -> None:
         self._weave = weave
         self._handles: list[Any] = []
         last = len(packs) - 1
         for k, layers in enumerate(packs):
-            for layer in layers:  # a microbatch may leave out the first or the last
+            for layer in filter(here, layers):  # a microbatch may leave out the first or the last
                 if k > 0:  # before hooks of others, which may set what a forward reads
                     self._handles.append(layer.register_forward_pre_hook(self._before(k), prepend=True))
                 if k < last:
@@ -75,16 +77,16 @@ class Stops:
 
 
 class Order:
-    """In which order layers run, each how often, and what each leaves behind; found out by watching one microbatch."""
+    """In which order layers run, each how often; found out while `watched` says yes, which is for one microbatch."""
 
-    def __init__(self, layers: Sequence[nn.Module], weave: Weave) -> None:
-        self._layers, self._weave = list(layers), weave
+    def __init__(self, layers: Sequence[nn.Module], watched: Callable[[], bool]) -> None:
+        self._layers, self._watched = list(layers), watched
         self.ran: list[nn.Module] = []
         self._handles = [layer.register_forward_pre_hook(self._note) for layer in layers]
 
     def _note(self, module: nn.Module, _args: Any) -> None:
         again = torch._C._current_graph_task_id() >= 0  # in backward: the user's own checkpoints
-        if self._weave.current() == 0 and torch.is_grad_enabled() and not again:
+        if self._watched() and not again:
             self.ran.append(module)
 
     def remove(self) -> None:

@@ -1,40 +1,32 @@
 """What users call: a training step in Harmony's order.
 
-Covers: the arguments, one step, packs by measured bytes, clipping and scaling, models without layers.
+Covers: the arguments, one step, in which process, clipping and scaling.
 Leaves: everything else to the rooms named in the package.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import nn
 
 from .. import native
-from ..config import format_bytes
 from ..errors import ConfigError
 from ..logs import log
 from ..planning import as_one_iteration
-from ..session import active_config, is_enabled
-from .again import Again
+from .again import Again, Buffers
 from .layers import find_layers, layers_named
 from .microbatches import Generators, cut
-from .packs import cut_evenly, pack
+from .packing import Packing
+from .pipeline import Pipeline
 from .replicas import Replicas
 from .stops import Order, Stops
-from .updates import Updates, looks_at_all
+from .updates import Update, Updates, when_to_update
 from .weave import Weave
 
 __all__ = ["Harmony"]
-
-Update = Literal["auto", "packs", "together"]
-
-# Of the budget, what weights, gradients and optimizer states of a pack may take: the next one's arrive while it
-# computes, and activations need their room.
-_PART = 1 / 4
-_COPIES = 4  # weights, gradients, two states: until states are there to be measured
 
 
 class Harmony:
@@ -83,6 +75,11 @@ class Harmony:
     data_parallel
         True, or a process group: each process calls :meth:`step` with its share of a batch, and gradients are averaged
         pack by pack, as ``DistributedDataParallel`` does for the whole model. Pass the model itself, not wrapped.
+    pipeline
+        True, or a process group: packs are wrapped around its processes. All of them make the same model and optimizer
+        and call :meth:`step`; the loss is computed in the first, whose batch it is. Each updates the layers it has:
+        :meth:`gather` brings all of them to all, to be saved or evaluated. Layers must be picklable in what they are
+        given and return, tensors apart, and must not write into it.
     split
         Cuts a batch into a list of microbatches; default: tensors along their first dimension.
 
@@ -106,6 +103,7 @@ class Harmony:
         clip_norm: float | None = None,
         scaler: Any = None,
         data_parallel: Any = False,
+        pipeline: Any = False,
         split: Callable[[Any], Sequence[Any]] | None = None,
     ) -> None:
         if microbatches < 1:
@@ -115,10 +113,14 @@ class Harmony:
         self.model, self.optimizer = model, optimizer
         self._loss, self._microbatches, self._recompute = loss, microbatches, recompute
         self._clip_norm, self._scaler, self._split = clip_norm, scaler, split
-        self._packs = packs
-        self._update = _when(update, optimizer, clip_norm, scaler)
-        self._layers = find_layers(model) if layers is None else layers_named(model, layers)
-        self._ordered = False  # whether the layers are in the order in which they run
+        self._update = when_to_update(update, optimizer, clip_norm, scaler)
+        found = find_layers(model) if layers is None else layers_named(model, layers)
+        if pipeline and data_parallel:
+            raise ConfigError("pipeline= and data_parallel= cannot be together: choose one")
+        if pipeline and scaler is not None:
+            raise ConfigError("pipeline= cannot be with scaler=: use torch.bfloat16, which needs none")
+        self._pipeline = Pipeline(model, found, pipeline) if pipeline else None
+        self._packing = Packing(found, optimizer, packs, 1 if self._pipeline is None else self._pipeline.size)
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         if recompute and hasattr(model, "_orig_mod"):
             raise ConfigError(
@@ -129,7 +131,7 @@ class Harmony:
         self._replicas = Replicas(model, data_parallel) if data_parallel else None
         self.seeds: list[int] = []
         """Of the last step: microbatch k > 0 began as after ``torch.manual_seed(seeds[k - 1])``."""
-        if not self._layers:
+        if not found:
             log.warning(
                 "Harmony found no layers in %s: microbatches run one after the other; layers= names them",
                 type(model).__name__,
@@ -138,16 +140,7 @@ class Harmony:
     @property
     def packs(self) -> list[list[nn.Module]]:
         """The layers of each pack, as the next step takes them."""
-        sizes = [self._bytes(layer) for layer in self._layers]
-        if not self._layers:
-            return []
-        if self._packs is not None:
-            runs = cut_evenly(sizes, self._packs)
-        elif is_enabled():
-            runs = pack(sizes, active_config().budget * _PART)
-        else:
-            runs = [range(k, k + 1) for k in range(len(sizes))]
-        return [[self._layers[k] for k in run] for run in runs]
+        return self._packing.packs()
 
     def step(self, batch: Any) -> torch.Tensor:
         """Train by one batch.
@@ -155,7 +148,7 @@ class Harmony:
         Returns
         -------
         torch.Tensor
-            The mean loss of the microbatches of this process, without a gradient.
+            The mean loss of the microbatches, without a gradient; of those of this process, if `data_parallel`.
 
         Raises
         ------
@@ -164,11 +157,57 @@ class Harmony:
         HarmonyError
             If the loss goes backward more than once.
         """
+        if self._pipeline is None:
+            return self._train(batch)
+        if not self._pipeline.first:
+            with as_one_iteration(self):
+                return self._serve(self._pipeline)
+        try:
+            loss = self._train(batch)
+        except BaseException as error:
+            self._pipeline.fail(error)
+            raise
+        return loss
+
+    def gather(self) -> None:
+        """Bring all weights, buffers and optimizer states to all processes of a pipeline; all must call it."""
+        if self._pipeline is not None:
+            self._pipeline.gather(self.optimizer)
+
+    def _train(self, batch: Any) -> torch.Tensor:
         batches = cut(batch, self._microbatches) if self._split is None else list(self._split(batch))
         if not batches:
             raise ConfigError("split= returned no microbatch")
+        if self._pipeline is not None and not self._pipeline.placed:
+            self._look(batches[0])
+            self._pipeline.place(self.packs)
         with as_one_iteration(self):
             return self._step(batches)
+
+    def _look(self, microbatch: Any) -> None:
+        """Find out in which order layers run, without a trace: before they can live in different processes."""
+        generators = Generators(1)
+        order = Order(self._packing.layers, lambda: True)
+        try:
+            with torch.no_grad(), Buffers(self.model):
+                self._loss(self.model, microbatch)
+        finally:
+            order.remove()
+            generators.finish()
+        self._packing.order_by(order)
+
+    def _serve(self, pipeline: Pipeline) -> torch.Tensor:
+        """What another process than the first does in a step of a pipeline."""
+        count, worker = pipeline.await_step()
+        updates = Updates(self.optimizer, self._names, count, worker.current)
+        again = Again(list(filter(pipeline.here, self._packing.layers)) if self._recompute else [])
+        try:
+            end = worker.serve(updates.update_complete if self._update == "packs" else lambda: None)
+        finally:
+            again.remove()
+            updates.remove()
+        self._update_all(updates)
+        return pipeline.leave(end)
 
     def _step(self, batches: list[Any]) -> torch.Tensor:
         count = len(batches)
@@ -180,14 +219,19 @@ class Harmony:
         packs = self.packs
         if self._replicas is not None:
             self._replicas.share_buffers()
-        order = Order([] if self._ordered else self._layers, weave)
-        stops = Stops(packs, weave)
-        again = Again([layer for layers in packs[:-1] for layer in layers] if self._recompute else [])
+        unordered = [] if self._packing.ordered else self._packing.layers
+        order = Order(unordered, lambda: weave.current() == 0 and torch.is_grad_enabled())
+        here = self._is_here
+        stops = Stops(packs, weave, here)
+        again = Again([layer for layers in packs[:-1] for layer in layers if here(layer)] if self._recompute else [])
+        calls = None if self._pipeline is None else self._pipeline.begin(count, packs, weave)
 
         def run(index: int) -> None:
             value = self._loss(self.model, batches[index])
             if not isinstance(value, torch.Tensor) or value.numel() != 1:
                 raise ConfigError(f"loss= must return a scalar tensor, and returned {_what(value)}")
+            if calls is not None:
+                calls.take_state()
             value = value / count
             losses[index] = value.detach()
             (value if self._scaler is None else self._scaler.scale(value)).backward()
@@ -199,17 +243,25 @@ class Harmony:
                 generators.leave(count)
 
         try:
-            weave.run(run, count, 2 * len(packs), between)
+            weave.run(run, count, 2 * len(packs) + (calls is not None), between)
         finally:
+            if calls is not None:
+                calls.remove()
             again.remove()
             stops.remove()
             order.remove()
             updates.remove()
         generators.finish()
-        if not self._ordered:
-            self._order_by(order)
+        if not self._packing.ordered:
+            self._packing.order_by(order)
+        loss = _sum([losses[index] for index in range(count)])
+        if self._pipeline is not None:
+            self._pipeline.end(loss)
         self._update_all(updates)
-        return _sum([losses[index] for index in range(count)])
+        return loss
+
+    def _is_here(self, layer: nn.Module) -> bool:
+        return self._pipeline is None or self._pipeline.here(layer)
 
     def _update_all(self, updates: Updates) -> None:
         if self._update == "packs":
@@ -219,58 +271,14 @@ class Harmony:
         if self._scaler is not None and self._clip_norm is not None:
             self._scaler.unscale_(self.optimizer)
         if self._clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm)
+            clip = nn.utils.clip_grad_norm_ if self._pipeline is None else self._pipeline.clip
+            clip(self.model.parameters(), self._clip_norm)
         if self._scaler is not None:
             self._scaler.step(self.optimizer)
             self._scaler.update()
         else:
             self.optimizer.step()
         self.optimizer.zero_grad()
-
-    def _order_by(self, order: Order) -> None:
-        """From now on layers are those that ran once, in the order in which they did."""
-        found, self._layers, self._ordered = len(self._layers), order.once(), True
-        if found and not self._layers:
-            log.warning("Harmony: every layer ran more than once, so none can take turns; layers= names others")
-        packs = self.packs
-        log.info(
-            "Harmony: %d layers in %d packs of at most %s of weights, gradients and states",
-            len(self._layers),
-            len(packs),
-            format_bytes(max((sum(map(self._bytes, layers)) for layers in packs), default=0)),
-        )
-
-    def _bytes(self, layer: nn.Module) -> int:
-        """Weights, gradients and optimizer states of a layer."""
-        total = 0
-        for parameter in layer.parameters():
-            states = self.optimizer.state.get(parameter)
-            copies = _COPIES if parameter.requires_grad else 1
-            if states:
-                tensors = [s for s in states.values() if isinstance(s, torch.Tensor)]
-                total += sum(s.numel() * s.element_size() for s in tensors)
-                copies = 2
-            total += parameter.numel() * parameter.element_size() * copies
-        return total
-
-
-def _when(update: Update, optimizer: Any, clip_norm: float | None, scaler: Any) -> Update:
-    if update not in get_args(Update):
-        raise ConfigError(f"update={update!r} is unknown; choose one of {', '.join(get_args(Update))}")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ConfigError("LBFGS evaluates the loss several times in a step: train with its own closure instead")
-    reason = looks_at_all(optimizer)
-    if clip_norm is not None:
-        reason = "clip_norm needs the norm of all gradients"
-    if scaler is not None:
-        reason = "the scaler looks for infinities in all gradients"
-    if update == "packs" and reason:
-        raise ConfigError(f"update='packs' cannot be: {reason}; pass update='together'")
-    if update == "auto":
-        if reason:
-            log.info("Harmony updates all packs together: %s", reason)
-        return "together" if reason else "packs"
-    return update
 
 
 def _sum(losses: list[torch.Tensor]) -> torch.Tensor:

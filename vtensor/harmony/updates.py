@@ -1,6 +1,7 @@
 """Each pack's update when its gradients are complete, by the user's own optimizer.
 
-Covers: which parameters have got the gradients of all microbatches; calling the optimizer for these alone.
+Covers: which parameters have got the gradients of all microbatches; calling the optimizer for these alone; whether
+that can be.
 Leaves: when it is called (``trainer``).
 
 A parameter is complete when every microbatch's backward has added to its gradient: autograd adds once in each, after
@@ -11,14 +12,17 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
-from ..errors import HarmonyError
+from ..errors import ConfigError, HarmonyError
+from ..logs import log
 from .replicas import Replicas
 
-__all__ = ["Updates"]
+__all__ = ["Update", "Updates", "when_to_update"]
+
+Update = Literal["auto", "packs", "together"]
 
 
 class Updates:
@@ -119,7 +123,7 @@ class Updates:
             group.update(options)
 
 
-def looks_at_all(optimizer: Any) -> str:
+def _looks_at_all(optimizer: Any) -> str:
     """Why the optimizer needs all gradients at once; empty if it does not, as far as is known."""
     name = type(optimizer).__name__
     if name.startswith(("DAdapt", "Prodigy")):
@@ -129,3 +133,29 @@ def looks_at_all(optimizer: Any) -> str:
     if "lookahead" in name.lower():
         return f"{name} counts its calls"
     return ""
+
+
+def when_to_update(update: Update, optimizer: Any, clip_norm: float | None, scaler: Any) -> Update:
+    """Whether each pack's update comes with its gradients, or all together; "auto" decided.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be as asked.
+    """
+    if update not in get_args(Update):
+        raise ConfigError(f"update={update!r} is unknown; choose one of {', '.join(get_args(Update))}")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigError("LBFGS evaluates the loss several times in a step: train with its own closure instead")
+    reason = _looks_at_all(optimizer)
+    if clip_norm is not None:
+        reason = "clip_norm needs the norm of all gradients"
+    if scaler is not None:
+        reason = "the scaler looks for infinities in all gradients"
+    if update == "packs" and reason:
+        raise ConfigError(f"update='packs' cannot be: {reason}; pass update='together'")
+    if update == "auto":
+        if reason:
+            log.info("Harmony updates all packs together: %s", reason)
+        return "together" if reason else "packs"
+    return update

@@ -1,0 +1,90 @@
+"""A model's layers in the order in which they run, in packs that fit.
+
+Covers: what a layer takes, packs by the budget, the order once it is known.
+Leaves: finding layers (``layers``), watching them run (``stops``), cutting rows of sizes (``packs``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from ..config import format_bytes
+from ..logs import log
+from ..session import active_config, is_enabled
+from .packs import cut_evenly, pack
+from .stops import Order
+
+__all__ = ["Packing"]
+
+# Of the budget, what weights, gradients and optimizer states of a pack may take: the next one's arrive while it
+# computes, and activations need their room.
+_PART = 1 / 4
+_COPIES = 4  # weights, gradients, two states: until states are there to be measured
+
+
+class Packing:
+    """Packs of layers.
+
+    Parameters
+    ----------
+    layers
+        As found.
+    optimizer
+        Whose states count.
+    count
+        How many packs; None for as few as the budget allows, or one for each layer where there is none.
+    multiple
+        Of what their number is to be a multiple, if it is not given.
+    """
+
+    def __init__(
+        self, layers: Sequence[nn.Module], optimizer: torch.optim.Optimizer, count: int | None, multiple: int
+    ) -> None:
+        self.layers = list(layers)
+        self.ordered = False
+        """Whether the layers are in the order in which they run."""
+        self._optimizer, self._count, self._multiple = optimizer, count, multiple
+
+    def packs(self) -> list[list[nn.Module]]:
+        """The layers of each pack."""
+        sizes = [self._bytes(layer) for layer in self.layers]
+        if not sizes:
+            return []
+        if self._count is not None:
+            runs = cut_evenly(sizes, self._count)
+        elif is_enabled():
+            runs = pack(sizes, active_config().budget * _PART)
+        else:
+            runs = [range(k, k + 1) for k in range(len(sizes))]
+        if self._count is None and len(runs) % self._multiple:
+            runs = cut_evenly(sizes, -(-len(runs) // self._multiple) * self._multiple)
+        return [[self.layers[k] for k in run] for run in runs]
+
+    def order_by(self, order: Order) -> None:
+        """From now on layers are those that ran once, in the order in which they did."""
+        found, self.layers, self.ordered = len(self.layers), order.once(), True
+        if found and not self.layers:
+            log.warning("Harmony: every layer ran more than once, so none can take turns; layers= names others")
+        packs = self.packs()
+        log.info(
+            "Harmony: %d layers in %d packs of at most %s of weights, gradients and states",
+            len(self.layers),
+            len(packs),
+            format_bytes(max((sum(map(self._bytes, layers)) for layers in packs), default=0)),
+        )
+
+    def _bytes(self, layer: nn.Module) -> int:
+        """Weights, gradients and optimizer states of a layer."""
+        total = 0
+        for parameter in layer.parameters():
+            states = self._optimizer.state.get(parameter)
+            copies = _COPIES if parameter.requires_grad else 1
+            if states:
+                tensors = [s for s in states.values() if isinstance(s, torch.Tensor)]
+                total += sum(s.numel() * s.element_size() for s in tensors)
+                copies = 2
+            total += parameter.numel() * parameter.element_size() * copies
+        return total

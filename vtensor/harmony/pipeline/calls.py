@@ -1,0 +1,219 @@
+"""The first process' side of a step: layers that live elsewhere are called there.
+
+Covers: what a layer's ``forward`` is meanwhile, its backward, fetching what was promised, the generators' states along
+the way.
+Leaves: whose turn it is (``weave``), who has which tensor (``ledger``), doing the work (``worker``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from ...errors import HarmonyError
+from ..microbatches import generator_state, set_generator_state
+from ..weave import Weave
+from .ledger import Ledger
+from .mail import Mail
+from .orders import STATE, Back, Fetch, Key, Modes, Result, Run
+from .promise import Promise
+from .wire import Layout, layout_of, pack, unpack
+
+__all__ = ["Callee", "Calls", "Known"]
+
+
+class Known:
+    """What is remembered from step to step: how the results of runs and the gradients of backwards are laid out."""
+
+    def __init__(self) -> None:
+        self.results: dict[Any, Result] = {}
+        self.gradients: dict[Any, tuple[Layout | None, ...]] = {}
+
+
+class Callee(NamedTuple):
+    """A layer, and what those who call it have to know."""
+
+    layer: nn.Module
+    number: int
+    owner: int
+    name: str
+    ranks: tuple[int, int]
+    """With which rank to stop before what follows its forward and its backward."""
+
+
+class Calls:
+    """Calls of one step.
+
+    Parameters
+    ----------
+    mail
+        To the other processes.
+    callees
+        The layers.
+    weave
+        Whose turn it is.
+    known
+        Of earlier steps.
+    """
+
+    def __init__(self, mail: Mail, callees: Sequence[Callee], weave: Weave, known: Known) -> None:
+        self._mail, self._weave, self._known = mail, weave, known
+        self._ledger = Ledger(mail)
+        self._states: dict[int, Promise] = {}  # of a microbatch' generators, where they are elsewhere
+        self._state_layout = layout_of(generator_state())
+        self._dummy = torch.empty(0, requires_grad=True)
+        self._replaced: list[tuple[nn.Module, Any]] = []
+        self._hooks: list[Any] = []
+        for callee in callees:
+            layer = callee.layer
+            if callee.owner == mail.rank:
+                self._hooks.append(layer.register_forward_pre_hook(lambda *_: self.take_state()))
+                continue
+            self._replaced.append((layer, vars(layer).get("forward")))
+            layer.forward = self._elsewhere(callee)
+
+    def remove(self) -> None:
+        """The model is as it was."""
+        for layer, own in self._replaced:
+            if own is None:
+                vars(layer).pop("forward", None)
+            else:
+                layer.forward = own
+        for hook in self._hooks:
+            hook.remove()
+
+    # --- forward ------------------------------------------------------------------------------------------------
+
+    def _elsewhere(self, callee: Callee) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if self._weave.current() is None:
+                raise HarmonyError(f"the layer {callee.name} lives in another process: call it in microbatches only")
+            if torch._C._current_graph_task_id() >= 0:
+                raise HarmonyError(
+                    f"the layer {callee.name} was run again in backward: pass recompute=True instead of using the "
+                    "model's own checkpoints"
+                )
+            return self._call(callee, args, kwargs)
+
+        return forward
+
+    def _call(self, callee: Callee, args: Any, kwargs: Any) -> Any:
+        tensors: dict[int, torch.Tensor] = {}
+        places: dict[int, int] = {}
+
+        def name(tensor: torch.Tensor) -> int:
+            tensors.setdefault(id(tensor), tensor)
+            return places.setdefault(id(tensor), len(places))
+
+        request = _Request(self, callee, pack((args, kwargs), name, f"an argument of the layer {callee.name}"))
+        inputs = list(tensors.values())
+        results = _Call.apply(request, self._dummy, *inputs)  # type: ignore[no-untyped-call]
+        found = {"result": results, "argument": inputs}
+        return unpack(request.result.value, lambda stands: found[stands[0]][stands[1]])
+
+    def run(self, request: _Request, inputs: Sequence[torch.Tensor], needed: tuple[bool, ...]) -> list[Promise]:
+        """Order a layer's forward; its results, promised."""
+        microbatch, callee = self._weave.current(), request.callee
+        assert microbatch is not None
+        fetches: list[Fetch] = []
+        keys = tuple(self._ledger.refer(tensor, callee.owner, fetches) for tensor in inputs)
+        state = self._states.get(microbatch)
+        state_key = self._ledger.refer(generator_state() if state is None else state, callee.owner, fetches)
+        layouts = tuple(layout_of(tensor) for tensor in inputs)
+        signature = request.signature = (callee.number, request.arguments, layouts, needed, request.modes)
+        ask = signature not in self._known.results
+        request.order = self._ledger.next_order()
+        order = Run(
+            request.order, microbatch, callee.number, request.arguments, keys, needed, tuple(fetches), request.modes,
+            state_key, hash(signature), ask,
+        )  # fmt: skip
+        self._ledger.say(order, callee.owner)
+        if ask:
+            self._known.results[signature] = self._mail.hear(callee.owner)
+        request.result = self._known.results[signature]
+        self._states[microbatch] = self._promise(self._state_layout, Key(request.order, STATE), callee, 0)
+        layouts = request.result.layouts
+        return [self._promise(layout, Key(request.order, k), callee, 0) for k, layout in enumerate(layouts)]
+
+    # --- backward -----------------------------------------------------------------------------------------------
+
+    def back(self, request: _Request, gradients: Sequence[torch.Tensor | None]) -> list[Promise | None]:
+        """Order the backward of a run; the gradients of its inputs, promised."""
+        fetches: list[Fetch] = []
+        callee = request.callee
+        keys = tuple(None if g is None else self._ledger.refer(g, callee.owner, fetches) for g in gradients)
+        signature = (request.signature, tuple(None if g is None else layout_of(g) for g in gradients))
+        ask = signature not in self._known.gradients
+        order = self._ledger.next_order()
+        self._ledger.say(Back(order, request.order, keys, tuple(fetches), ask), callee.owner)
+        if ask:
+            self._known.gradients[signature] = self._mail.hear(callee.owner)
+        return [
+            None if layout is None else self._promise(layout, Key(order, k), callee, 1)
+            for k, layout in enumerate(self._known.gradients[signature])
+        ]
+
+    # --- what was promised --------------------------------------------------------------------------------------
+
+    def _promise(self, layout: Layout, key: Key, callee: Callee, way: int) -> Promise:
+        def fetch(promise: Promise) -> torch.Tensor:
+            """The tensor; other microbatches go on meanwhile."""
+            parcel = self._ledger.ask_for(promise)
+            microbatch = self._weave.current()
+            if microbatch is not None:
+                state = self._states.pop(microbatch, None)
+                pending = None if state is None else self._ledger.ask_for(state)
+                self._weave.stop(callee.ranks[way])
+                if pending is not None:
+                    set_generator_state(pending.wait())
+            return parcel.wait()
+
+        return self._ledger.enter(Promise(layout, key, callee.owner, fetch))
+
+    def take_state(self) -> None:
+        """From now on the microbatch that runs draws its random numbers here."""
+        microbatch = self._weave.current()
+        state = None if microbatch is None else self._states.pop(microbatch, None)
+        if state is not None:
+            set_generator_state(self._ledger.ask_for(state).wait())
+
+
+class _Request:
+    """A run of a layer elsewhere, and what is known of it when it has been ordered."""
+
+    def __init__(self, calls: Calls, callee: Callee, arguments: bytes) -> None:
+        self.calls, self.callee, self.arguments = calls, callee, arguments
+        self.modes = _modes(callee.layer)
+        self.order = 0
+        self.signature: Any = None
+        self.result: Result
+
+
+class _Call(torch.autograd.Function):
+    """A layer elsewhere, as autograd sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, request: _Request, _dummy: torch.Tensor, *inputs: torch.Tensor) -> Any:
+        """Its results. The dummy needs a gradient, as the layer's parameters may."""
+        ctx.set_materialize_grads(False)
+        ctx.request = request
+        results = request.calls.run(request, inputs, tuple(ctx.needs_input_grad[2:]))
+        differentiable = request.result.differentiable
+        ctx.mark_non_differentiable(*(r for r, can in zip(results, differentiable, strict=True) if not can))
+        return tuple(results)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        """The gradients of its inputs."""
+        return None, None, *ctx.request.calls.back(ctx.request, gradients)
+
+
+def _modes(layer: nn.Module) -> Modes:
+    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    autocast = tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds)
+    return Modes(torch.is_grad_enabled(), autocast, layer.training)

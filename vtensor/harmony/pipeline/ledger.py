@@ -1,0 +1,91 @@
+"""Which process has which tensor.
+
+Covers: naming tensors, having them sent where they are needed and are not yet, forgetting those that are gone; the
+numbers of orders and of what is under way.
+Leaves: what the orders are (``calls``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+
+from .mail import Mail, Parcel
+from .orders import Fetch, Forget, Key, Send
+from .promise import Promise
+from .wire import layout_of
+
+__all__ = ["Ledger"]
+
+
+class _Entry:
+    """A tensor that others have a copy of, as long as it is what it was."""
+
+    def __init__(self, key: Key, version: int) -> None:
+        self.key, self.version = key, version
+        self.at: set[int] = set()
+
+
+class Ledger:
+    """The first process' book about tensors, for one step."""
+
+    def __init__(self, mail: Mail) -> None:
+        self._mail = mail
+        self._orders, self._tags = itertools.count(1), itertools.count(1)
+        self._entries: dict[int, _Entry] = {}
+        self._unused: dict[int, list[Key]] = {}
+
+    def next_order(self) -> int:
+        """A number that no order and no tensor has."""
+        return next(self._orders)
+
+    def say(self, order: Any, to: int) -> None:
+        """Send an order; before it, what need not be kept any more."""
+        if unused := self._unused.pop(to, None):
+            self._mail.say(Forget(tuple(unused)), to)
+        self._mail.say(order, to)
+
+    def enter(self, promise: Promise) -> Promise:
+        """Its owner has it, until the promise is gone."""
+        self._add(promise, promise.key, 0).at.add(promise.owner)
+        return promise
+
+    def ask_for(self, promise: Promise) -> Parcel:
+        """Have it sent here."""
+        layout, tag = layout_of(promise), next(self._tags)
+        self.say(Send(promise.key, self._mail.rank, tag), promise.owner)
+        return self._mail.expect(layout, promise.owner, tag)
+
+    def refer(self, tensor: torch.Tensor, to: int, fetches: list[Fetch]) -> Key:
+        """The tensor's key. If `to` does not have it, whoever has it sends it; `to` must wait for what is added."""
+        if isinstance(tensor, Promise) and tensor.changed:
+            return self.refer(tensor.get(), to, fetches)
+        promised = isinstance(tensor, Promise)
+        version = 0 if promised or tensor.is_inference() else tensor._version
+        entry = self._entries.get(id(tensor))
+        if entry is None or entry.version != version:
+            entry = self._add(tensor, Key(self.next_order(), 0), version)
+        if to not in entry.at:
+            tag = next(self._tags)
+            source = tensor.owner if isinstance(tensor, Promise) else self._mail.rank
+            fetches.append(Fetch(entry.key, layout_of(tensor), source, tag))
+            if promised:
+                self.say(Send(entry.key, to, tag), source)
+            else:
+                self._mail.send(tensor, to, tag)
+            entry.at.add(to)
+        return entry.key
+
+    def _add(self, tensor: torch.Tensor, key: Key, version: int) -> _Entry:
+        entry = self._entries[id(tensor)] = _Entry(key, version)
+        weakref.finalize(tensor, self._gone, id(tensor), entry).atexit = False
+        return entry
+
+    def _gone(self, identity: int, entry: _Entry) -> None:
+        if self._entries.get(identity) is entry:
+            del self._entries[identity]
+        for process in entry.at:
+            self._unused.setdefault(process, []).append(entry.key)

@@ -1,0 +1,117 @@
+"""What the first process says to the others.
+
+Covers: the messages. Leaves: who makes them (``calls``, ``pipeline``), who follows them (``worker``).
+
+A tensor is named by a :class:`Key`: which order made it, and which of its results it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .wire import Layout
+
+__all__ = ["STATE", "Back", "Began", "End", "Failed", "Fetch", "Forget", "Key", "Modes", "Result", "Run", "Send"]
+
+
+class Key(NamedTuple):
+    """A tensor, the same in all processes."""
+
+    order: int
+    result: int
+
+
+STATE = -1  # the result that says what the generators are after a run
+
+
+class Fetch(NamedTuple):
+    """A tensor to wait for."""
+
+    key: Key
+    layout: Layout
+    source: int
+    tag: int
+
+
+class Modes(NamedTuple):
+    """What torch's thread state says where a layer is called."""
+
+    grad: bool
+    autocast: tuple[tuple[str, bool, Any], ...]
+    """Of each type of device: whether, and to which type."""
+    training: bool
+
+
+class Run(NamedTuple):
+    """A layer's forward."""
+
+    order: int
+    microbatch: int
+    layer: int
+    arguments: bytes
+    tensors: tuple[Key, ...]
+    needed: tuple[bool, ...]
+    """Which of them need a gradient."""
+    fetches: tuple[Fetch, ...]
+    modes: Modes
+    state: Key
+    """Of the generators."""
+    signature: Any
+    """The same for runs whose results are laid out alike."""
+    ask: bool
+    """Whether to answer with a :class:`Result`."""
+
+
+class Back(NamedTuple):
+    """The backward of a run."""
+
+    order: int
+    run: int
+    gradients: tuple[Key | None, ...]
+    fetches: tuple[Fetch, ...]
+    ask: bool
+    """Whether to answer with the layouts of the gradients, None where there is none."""
+
+
+class Result(NamedTuple):
+    """What a run returns: tensors by ``("result", index)`` or, where it is one of its own, ``("argument", index)``."""
+
+    value: bytes
+    layouts: tuple[Layout, ...]
+    differentiable: tuple[bool, ...]
+
+
+class Send(NamedTuple):
+    """Send a tensor to another process."""
+
+    key: Key
+    to: int
+    tag: int
+
+
+class Forget(NamedTuple):
+    """Nobody will ask for these any more."""
+
+    keys: tuple[Key, ...]
+
+
+class Began(NamedTuple):
+    """A step begins."""
+
+    microbatches: int
+    owners: tuple[int, ...]
+    """Which process each layer lives in."""
+
+
+class End(NamedTuple):
+    """A step ends."""
+
+    loss: Any
+    state: Any
+    """Of the generators."""
+
+
+class Failed(NamedTuple):
+    """The first process failed."""
+
+    why: str

@@ -1,0 +1,66 @@
+"""Tensors that are in another process, until somebody looks.
+
+Covers: a tensor of which the layout is known, and which is fetched for the first operation that takes it.
+Leaves: fetching (``calls``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from .orders import Key
+from .wire import Layout
+
+__all__ = ["Promise"]
+
+
+class Promise(torch.Tensor):
+    """Stands for a tensor elsewhere. Any operation on it waits for it, and is done on the tensor itself."""
+
+    key: Key
+    owner: int
+    changed: bool
+    _held: torch.Tensor | None
+    _fetch: Callable[[Promise], torch.Tensor]
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, layout: Layout, key: Key, owner: int, fetch: Callable[[Promise], torch.Tensor]) -> Promise:
+        """A tensor that `owner` has by this key."""
+        made: Promise = torch.Tensor._make_wrapper_subclass(
+            cls, layout.shape, strides=layout.stride, dtype=layout.dtype, device=torch.device(layout.device)
+        )
+        made.key, made.owner, made.changed = key, owner, False
+        made._held, made._fetch = None, fetch
+        return made
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"Promise({tuple(self.shape)}, {self.dtype}, of process {self.owner})"
+
+    def get(self) -> torch.Tensor:
+        """The tensor; waits for it."""
+        if self._held is None:
+            self._held = self._fetch(self)
+        return self._held
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        writes = func._schema.is_mutable
+
+        def held(promise: Promise) -> torch.Tensor:
+            tensor = promise.get()
+            promise.changed |= writes  # the owner's is another from now on
+            return tensor
+
+        args, kwargs = tree_map_only(Promise, held, (args, kwargs or {}))
+        return func(*args, **kwargs)

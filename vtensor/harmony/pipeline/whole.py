@@ -1,0 +1,55 @@
+"""Weights, buffers and optimizer states of all processes, together.
+
+Covers: the same beginning for all; all of it in every process, to be saved or evaluated.
+Leaves: which process has what (``placement``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .mail import Mail
+from .wire import Layout, layout_of
+
+__all__ = ["gather", "share"]
+
+
+def share(mail: Mail, model: nn.Module) -> None:
+    """Everyone's weights and buffers become those of the first process. A collective: all must call it."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        mail.share(tensor.detach(), 0)
+
+
+def gather(mail: Mail, model: nn.Module, optimizer: torch.optim.Optimizer, owners: Mapping[nn.Module, int]) -> None:
+    """Everyone gets the weights, buffers and optimizer states of whoever has them. A collective: all must call it."""
+    source: dict[torch.Tensor, int] = {}
+    for layer, owner in owners.items():
+        for tensor in (*layer.parameters(), *layer.buffers()):
+            source[tensor] = owner
+    for tensor in (*model.parameters(), *model.buffers()):
+        mail.share(tensor.detach(), source.get(tensor, 0))
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            _share_state(mail, optimizer, parameter, source.get(parameter, 0))
+
+
+def _share_state(mail: Mail, optimizer: torch.optim.Optimizer, parameter: torch.Tensor, owner: int) -> None:
+    own = optimizer.state.get(parameter)
+    about: Any = None
+    if own is not None and mail.rank == owner:
+        about = {name: layout_of(v) if isinstance(v, torch.Tensor) else v for name, v in own.items()}
+    about = mail.tell(about, owner)
+    if about is None:
+        return
+    state = optimizer.state[parameter]
+    for name, what in about.items():
+        if not isinstance(what, Layout):
+            state[name] = what
+            continue
+        if mail.rank != owner:
+            state[name] = torch.empty_strided(what.shape, what.stride, dtype=what.dtype, device=what.device)
+        mail.share(state[name], owner)
