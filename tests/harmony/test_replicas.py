@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,7 +12,8 @@ from torch import distributed, nn
 import vtensor
 from vtensor import ConfigError
 
-ROOT = Path(__file__).resolve().parents[2]
+from .torchrun import torchrun
+
 SCRIPT = """
 import hashlib, os, sys
 import torch, vtensor
@@ -60,22 +58,8 @@ os._exit(0)
 """
 
 
-def torchrun(tmp_path: Path, processes: int, how: str, name: str, dies: str = "no") -> subprocess.CompletedProcess[str]:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return subprocess.run(
-        [*command, str(script), how, name, dies],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-
-
 def digests(tmp_path: Path, processes: int, how: str, name: str) -> tuple[set[str], int]:
-    done = torchrun(tmp_path, processes, how, name)
+    done = torchrun(SCRIPT, tmp_path, processes, how, name, "no")
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("digest")]
     assert len(lines) == processes
@@ -109,7 +93,7 @@ def test_four_processes(tmp_path: Path) -> None:
 
 def test_a_process_that_dies_ends_the_others(tmp_path: Path) -> None:
     begun = time.monotonic()
-    done = torchrun(tmp_path, 2, "600KiB", "gpt2", dies="yes")
+    done = torchrun(SCRIPT, tmp_path, 2, "600KiB", "gpt2", "yes")
     assert done.returncode != 0
     assert time.monotonic() - begun < 60
     assert "exitcode: 3" in done.stderr or "exitcode  : 3" in done.stderr

@@ -45,7 +45,7 @@ def _share_state(mail: Mail, optimizer: torch.optim.Optimizer, parameter: torch.
     about = mail.tell(about, owner)
     if about is None:
         return
-    state = optimizer.state[parameter]
+    state = optimizer.state[parameter] = optimizer.state.pop(parameter, {})  # in the order of one process
     for name, what in about.items():
         if not isinstance(what, Layout):
             state[name] = what
