@@ -15,7 +15,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from ...errors import HarmonyError
-from ..microbatches import generator_state, set_generator_state
+from ..microbatches import generator_state, set_generator_state, tensors_of
 from ..weave import Weave
 from .ledger import Ledger
 from .mail import Mail
@@ -71,10 +71,27 @@ class Calls:
         for callee in callees:
             layer = callee.layer
             if callee.owner == mail.rank:
-                self._hooks.append(layer.register_forward_pre_hook(lambda *_: self.take_state()))
+                self._watch(layer)
                 continue
             self._replaced.append((layer, vars(layer).get("forward")))
             layer.forward = self._elsewhere(callee)
+
+    def _watch(self, layer: nn.Module) -> None:
+        """A layer that is here: what it is given is on its way when it stops, and so are gradients."""
+
+        def before(_module: nn.Module, args: Any, kwargs: Any) -> None:
+            self._soon(args, kwargs)
+
+        def after(_module: nn.Module, _args: Any, output: Any) -> None:
+            for tensor in tensors_of(output):
+                if tensor.requires_grad and not tensor.is_leaf:
+                    tensor.register_hook(self._soon)  # type: ignore[no-untyped-call]
+
+        self._hooks += [
+            layer.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
+            layer.register_forward_pre_hook(lambda *_: self.take_state()),
+            layer.register_forward_hook(after, prepend=True),
+        ]
 
     def remove(self) -> None:
         """The model is as it was."""
@@ -117,8 +134,7 @@ class Calls:
 
     def run(self, request: _Request, inputs: Sequence[torch.Tensor], needed: tuple[bool, ...]) -> list[Promise]:
         """Order a layer's forward; its results, promised."""
-        microbatch, callee = self._weave.current(), request.callee
-        assert microbatch is not None
+        microbatch, callee = self._microbatch(), request.callee
         fetches: list[Fetch] = []
         keys = tuple(self._ledger.refer(tensor, callee.owner, fetches) for tensor in inputs)
         state = self._states.get(microbatch)
@@ -135,7 +151,8 @@ class Calls:
         if ask:
             self._known.results[signature] = self._mail.hear(callee.owner)
         request.result = self._known.results[signature]
-        self._states[microbatch] = self._promise(self._state_layout, Key(request.order, STATE), callee, 0)
+        state = Promise(self._state_layout, Key(request.order, STATE), callee.owner, ask=self._ledger.ask_for)
+        self._states[microbatch] = self._ledger.enter(state)
         layouts = request.result.layouts
         return [self._promise(layout, Key(request.order, k), callee, 0) for k, layout in enumerate(layouts)]
 
@@ -160,26 +177,37 @@ class Calls:
     # --- what was promised --------------------------------------------------------------------------------------
 
     def _promise(self, layout: Layout, key: Key, callee: Callee, way: int) -> Promise:
-        def fetch(promise: Promise) -> torch.Tensor:
-            """The tensor; other microbatches go on meanwhile."""
-            parcel = self._ledger.ask_for(promise)
-            microbatch = self._weave.current()
-            if microbatch is not None:
-                state = self._states.pop(microbatch, None)
-                pending = None if state is None else self._ledger.ask_for(state)
-                self._weave.stop(callee.ranks[way])
-                if pending is not None:
-                    set_generator_state(pending.wait())
-            return parcel.wait()
+        def before_waiting() -> None:
+            self._expect_state()
+            if self._weave.current() is not None:
+                self._weave.stop(callee.ranks[way])  # others go on meanwhile
+            self.take_state()
 
-        return self._ledger.enter(Promise(layout, key, callee.owner, fetch))
+        return self._ledger.enter(
+            Promise(layout, key, callee.owner, ask=self._ledger.ask_for, before_waiting=before_waiting)
+        )
+
+    def _soon(self, *values: Any) -> None:
+        """Before the microbatch stops: what it will look at then is to be on its way."""
+        self._expect_state()
+        for tensor in tensors_of(values):
+            if isinstance(tensor, Promise):
+                tensor.expect()
+
+    def _expect_state(self) -> None:
+        state = self._states.get(self._microbatch())
+        if state is not None:
+            state.expect()
 
     def take_state(self) -> None:
         """From now on the microbatch that runs draws its random numbers here."""
-        microbatch = self._weave.current()
-        state = None if microbatch is None else self._states.pop(microbatch, None)
+        state = self._states.pop(self._microbatch(), None)
         if state is not None:
-            set_generator_state(self._ledger.ask_for(state).wait())
+            set_generator_state(state.get())
+
+    def _microbatch(self) -> int:
+        current = self._weave.current()
+        return -1 if current is None else current
 
 
 class _Request:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from .mail import Parcel
 from .orders import Key
 from .wire import Layout
 
@@ -25,30 +26,50 @@ class Promise(torch.Tensor):
     owner: int
     changed: bool
     _held: torch.Tensor | None
-    _fetch: Callable[[Promise], torch.Tensor]
+    _parcel: Parcel | None
+    _ask: Callable[[Promise], Parcel]
+    _before_waiting: Callable[[], None]
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, layout: Layout, key: Key, owner: int, fetch: Callable[[Promise], torch.Tensor]) -> Promise:
-        """A tensor that `owner` has by this key."""
+    def __new__(
+        cls,
+        layout: Layout,
+        key: Key,
+        owner: int,
+        *,
+        ask: Callable[[Promise], Parcel],
+        before_waiting: Callable[[], None] = lambda: None,
+    ) -> Promise:
+        """A tensor that `owner` has by this key; `ask` has it sent here."""
         made: Promise = torch.Tensor._make_wrapper_subclass(
             cls, layout.shape, strides=layout.stride, dtype=layout.dtype, device=torch.device(layout.device)
         )
         made.key, made.owner, made.changed = key, owner, False
-        made._held, made._fetch = None, fetch
+        made._held = made._parcel = None
+        made._ask, made._before_waiting = ask, before_waiting
         return made
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"Promise({tuple(self.shape)}, {self.dtype}, of process {self.owner})"
 
+    def expect(self) -> None:
+        """Somebody will look soon: have it sent."""
+        if self._held is None and self._parcel is None:
+            self._parcel = self._ask(self)
+
     def get(self) -> torch.Tensor:
         """The tensor; waits for it."""
+        self.expect()
         if self._held is None:
-            self._held = self._fetch(self)
+            self._before_waiting()
+        if self._parcel is not None:
+            self._held, self._parcel = self._parcel.wait(), None
+        assert self._held is not None
         return self._held
 
     @classmethod
