@@ -11,6 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
+from .microbatches import language_model, loss_of, ordinary_step
 from .record import Row, write
 from .steps import MIB
 
@@ -58,7 +59,6 @@ def _train(order: str, count: int, steps: int) -> dict[str, Any]:
     import time
 
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
 
     import vtensor
     from vtensor import planning
@@ -67,35 +67,16 @@ def _train(order: str, count: int, steps: int) -> dict[str, Any]:
     budget = int(weights * 4 * SHARE)
     torch.manual_seed(0)
     vtensor.enable(device="cpu", budget=budget, link=LINK)
-    config = GPT2Config(
-        n_layer=LAYERS, n_embd=WIDTH, n_head=8, vocab_size=500, n_positions=LENGTH, use_cache=False, bos_token_id=0,
-        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
-    model = GPT2LMHeadModel(config)
+    model = language_model(LAYERS, WIDTH, 500, LENGTH)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-    def loss(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        value: torch.Tensor = model(input_ids=tokens, labels=tokens).loss
-        return value
-
-    trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=count)
-
-    def ordinary(tokens: torch.Tensor) -> torch.Tensor:
-        total = torch.zeros(())
-        for part in tokens.tensor_split(count):
-            value = loss(model, part) / count
-            value.backward()  # type: ignore[no-untyped-call]
-            total += value.detach()
-        optimizer.step()
-        optimizer.zero_grad()
-        return total
-
+    trainer = vtensor.Harmony(model, optimizer, loss=loss_of, microbatches=count)
     losses, seconds, before = [], [], {}
     for _ in range(steps):
         tokens = torch.randint(0, 500, (count, LENGTH))
         before = vtensor.memory_stats()
         begun = time.perf_counter()
-        losses.append((trainer.step(tokens) if order == "packs" else ordinary(tokens)).item())
+        packs = order == "packs"
+        losses.append((trainer.step(tokens) if packs else ordinary_step(model, optimizer, tokens, count)).item())
         seconds.append(time.perf_counter() - begun)
         planning.wait_for_plan()
     stats = vtensor.memory_stats()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -18,7 +20,8 @@ def test_weights_are_read_back_less_often() -> None:
     assert "the same bits" in done.stdout
 
 
-def test_two_processes() -> None:
-    command = [sys.executable, *TORCHRUN, str(EXAMPLES / "data_parallel.py")]
+@pytest.mark.parametrize("name", ["data_parallel.py", "pipeline.py"])
+def test_two_processes(name: str) -> None:
+    command = [sys.executable, *TORCHRUN, str(EXAMPLES / name)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert re.search(r"loss \d\.\d{4}; (\d+) MiB held in each process", done.stdout)

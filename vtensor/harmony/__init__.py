@@ -11,8 +11,9 @@ where a pack begins.
 
 Rooms: ``trainer`` (what users call), ``layers`` (which parts of a model take turns), ``packs`` (which of them
 together), ``weave`` (threads that take turns), ``stops`` (hooks at which they do), ``updates`` (each pack's when it is
-complete), ``replicas`` (averaging gradients of several processes), ``microbatches`` (cutting a batch; generator
-states), ``again`` (running a layer again in backward).
+complete), ``packing`` (layers in their order, by the budget), ``replicas`` (averaging gradients of several processes),
+``pipeline`` (layers that live in other processes), ``microbatches`` (cutting a batch; generator states), ``again``
+(running a layer again in backward).
 """
 
 from __future__ import annotations
