@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 examples/pipeline.py
 
-Weights, gradients and optimizer states are nearly three times as large as both budgets together. The loss is computed in the
-first process; afterwards all processes have all weights.
+Weights, gradients and optimizer states are nearly three times as large as both budgets together. The loss is computed
+in the first process; afterwards all processes have all weights.
 """
 
 from __future__ import annotations
