@@ -21,8 +21,9 @@ from .lifetimes import analyze_lifetimes
 from .mix import Recompute, analyze
 from .model import HOST_COSTS, Device, Trace
 from .planner import Switches
+from .progress import Bar
 from .simulate import run_on_demand
-from .units import format_bytes, format_seconds, parse_bytes, parse_speed
+from .units import format_bytes, format_seconds, parse_bytes, parse_share, parse_speed
 from .validate import validate
 
 __all__ = ["main"]
@@ -40,24 +41,6 @@ the training machine or anywhere else.
 """
 
 
-class _Bar:
-    """Progress on stderr, where a person looks on."""
-
-    def __init__(self) -> None:
-        self.on = sys.stderr.isatty()
-
-    def __call__(self, what: str, share: float) -> None:
-        if self.on:
-            filled = round(share * 24)
-            end = "\r" if share < 1 else "\r" + " " * 60 + "\r"
-            print(
-                f"\r  {what:<12} [{'#' * filled}{'.' * (24 - filled)}] {share:4.0%}",
-                end=end,
-                file=sys.stderr,
-                flush=True,
-            )
-
-
 def _trace(options: argparse.Namespace) -> Trace:
     """As recorded, or as it would be on the GPU asked for."""
     trace = codec.load_trace(options.trace)
@@ -73,22 +56,14 @@ def _device(options: argparse.Namespace, trace: Trace) -> Device:
     budget = getattr(options, "budget", None)
     if budget is None:
         chunks = peak
-    elif 0 < _number(budget) <= 1:
-        chunks = int(peak * _number(budget))
     else:
-        chunks = parse_bytes(budget, "--budget") // trace.chunk_bytes
+        share = parse_share(budget, "--budget")
+        chunks = int(peak * share) if share is not None else parse_bytes(budget, "--budget") // trace.chunk_bytes
     link = options.link or (f"{max(GPUS[options.gpu].link, 1):.0f}B/s" if options.gpu else "12GB/s")
     out = parse_speed(options.link_out or link, "--link")
     back = parse_speed(options.link_in or link, "--link")
     costs = HOST_COSTS if options.device == "host" else {}
     return Device(max(chunks, 1), out, back, latency=options.latency, tax=options.tax, **costs)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
 
 
 def _analyze(options: argparse.Namespace) -> int:
@@ -103,7 +78,7 @@ def _analyze(options: argparse.Namespace) -> int:
         options.mapping,
         options.settling,
     )
-    plan = analyze(trace, _device(options, trace), switches, _Bar(), recompute=options.recompute)
+    plan = analyze(trace, _device(options, trace), switches, Bar(), recompute=options.recompute)
     if options.output is not None:
         codec.save_plan(plan, options.output)
         print(f"wrote {options.output}")
@@ -114,7 +89,7 @@ def _analyze(options: argparse.Namespace) -> int:
 def _simulate(options: argparse.Namespace) -> int:
     trace = _trace(options)
     device = _device(options, trace)
-    bar = _Bar()
+    bar = Bar()
     rows: list[tuple[str, Callable[[], float]]] = [
         ("plan, chunks", lambda: analyze(trace, device, None, bar).prediction.step_seconds),
         (
@@ -161,7 +136,7 @@ def _fit(options: argparse.Namespace) -> int:
     trace = _trace(options)
     one_memory = options.gpu is not None and GPUS[options.gpu].link == 0
     ways: tuple[Recompute, ...] = ("only",) if one_memory else get_args(Recompute)
-    print(report.fit(trace, _device(options, trace), _Bar(), ways))
+    print(report.fit(trace, _device(options, trace), Bar(), ways))
     return 0
 
 
@@ -176,7 +151,7 @@ def _checkpoints(options: argparse.Namespace) -> int:
 
 
 def _harmony(options: argparse.Namespace) -> int:
-    return harmony_command.run(options, _Bar())
+    return harmony_command.run(options, Bar())
 
 
 def _perfetto(options: argparse.Namespace) -> int:
@@ -219,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("analyze", _analyze, "make a plan for a budget, and predict its peak and step time")
     sub.add_argument("trace", help="a trace file (.npz)")
-    sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a fraction of the trace's peak such as 0.5")
+    sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a share of the trace's peak such as 40%%")
     device(sub)
     sub.add_argument("-o", "--output", metavar="PLAN", help="write the plan")
     sub.add_argument(
@@ -246,7 +221,7 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("simulate", _simulate, "predict step times with and without a plan")
     sub.add_argument("trace")
-    sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a fraction of the trace's peak")
+    sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a share of the trace's peak such as 40%%")
     device(sub)
 
     sub = command("validate", _validate, "check a plan against its trace, rule by rule")

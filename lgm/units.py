@@ -1,6 +1,6 @@
 """Sizes, speeds and times as people write and read them.
 
-Covers: ``"4GiB"``, ``"12GB/s"``, ``"1.50 GiB"``, ``"3.2 ms"``.
+Covers: ``"4GiB"``, ``"40%"``, ``"12GB/s"``, ``"1.50 GiB"``, ``"3.2 ms"``.
 Leaves: everything else; imports nothing of this package. The one place for it: ``vtensor`` uses this too.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["format_bytes", "format_seconds", "parse_bytes", "parse_speed"]
+__all__ = ["format_bytes", "format_seconds", "parse_bytes", "parse_share", "parse_speed"]
 
 _UNITS = {
     "": 1,
@@ -27,6 +27,7 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
+_SHARE = re.compile(r"\s*(?:([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%|(0?\.[0-9]+|1\.0*))\s*")
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
 
@@ -53,6 +54,26 @@ def parse_bytes(value: int | str, name: str = "size") -> int:
     return value
 
 
+def parse_share(value: float | str, name: str = "share") -> float | None:
+    """``0.4`` of ``"40%"``, ``"0.4"`` or ``0.4``; None of all else, which may be a size.
+
+    Raises
+    ------
+    ValueError
+        If it is a share of nothing, or of more than there is.
+    """
+    share: float | None = None
+    if isinstance(value, str):
+        match = _SHARE.fullmatch(value)
+        if match is not None:
+            share = float(match[1]) / 100 if match[1] else float(match[2])
+    elif isinstance(value, float) and (not value.is_integer() or value == 1.0):
+        share = value
+    if share is not None and not 0 < share <= 1:
+        raise ValueError(f"{name}={value} is neither whole bytes nor a share (0 to 1, or 0% to 100%)")
+    return share
+
+
 def parse_speed(value: float | str, name: str = "link") -> float:
     """Bytes a second of ``6e9`` or ``"6GB/s"``.
 
@@ -62,7 +83,10 @@ def parse_speed(value: float | str, name: str = "link") -> float:
         If it is no speed, or not positive.
     """
     if isinstance(value, str):
-        return float(parse_bytes(re.sub(r"/s(ec)?\s*$", "", value), name))
+        size = re.sub(r"/s(ec)?\s*$", "", value)
+        if _SIZE.fullmatch(size) is None:
+            raise ValueError(f"{name}={value!r} is not a speed; write bytes a second, or a text such as '12GB/s'")
+        return float(parse_bytes(size, name))
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be positive bytes a second, got {value}")
     return float(value)

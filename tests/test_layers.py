@@ -43,7 +43,7 @@ VTENSOR = [
     {"config", "cuda_headers", "recorder", "math_library", "cache"},
     {"native", "plans"},
     {"doors", "foreach", "planning", "pools", "chunk_ops", "watchdog"},
-    {"cpu", "gpu"},
+    {"cpu", "gpu", "adoption"},
     {"session"},
     {"primitives", "stats", "harmony"},
     {"__init__"},
@@ -78,7 +78,7 @@ PIPELINE = [
     {"__init__"},
 ]
 LGM = [
-    {"units", "errors"},
+    {"units", "errors", "progress"},
     {"limits"},
     {"device"},
     {"model"},

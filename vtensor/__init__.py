@@ -13,7 +13,7 @@ from __future__ import annotations
 from .errors import BuildError, ConfigError, HarmonyError, NotEnabledError, UnsupportedDeviceError, VtensorError
 from .harmony import Harmony
 from .planning import record, save_trace, step
-from .primitives import Residency, VTensor, merge, residency, salloc, split
+from .primitives import Residency, VTensor, adopt, merge, residency, salloc, split
 from .session import cupy_allocator, disable, enable, enabled, is_enabled
 from .stats import memory_stats, memory_summary, reset_peak_memory_stats
 
@@ -29,6 +29,7 @@ __all__ = [
     "UnsupportedDeviceError",
     "VTensor",
     "VtensorError",
+    "adopt",
     "cupy_allocator",
     "disable",
     "enable",

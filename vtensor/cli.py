@@ -1,4 +1,4 @@
-"""The command ``vtensor``: run, demo, doctor.
+"""The command ``vtensor``: run, demo, doctor, build.
 
 Covers: the command line, and turning errors of ours into one line and exit code 2.
 Leaves: what each command does to modules of its own, imported when it is asked for.
@@ -7,6 +7,7 @@ Leaves: what each command does to modules of its own, imported when it is asked 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +21,12 @@ _DESCRIPTION = """\
 Train PyTorch models that do not fit, at a budget in bytes that holds, bit-identical to plain PyTorch.
 
   vtensor run --budget 4GiB train.py --epochs 3     an unmodified script under a budget
-  vtensor run --budget 0.5 -m package.train --lr 1  half of the device's memory, a module instead of a file
+  vtensor run --budget 50% -m package.train --lr 1  half of the device's memory, a module instead of a file
   vtensor run --budget 2GiB --spill-dir /scratch train.py
                                                     what does not fit waits on disk instead of in RAM
   vtensor demo                                      see it work, measured against plain PyTorch
   vtensor doctor                                    what is here, what is missing
+  vtensor build --to /opt/vtensor                   compile the native core ahead of time, for an image or a cluster
 
 In a script of your own the same is one line:  import vtensor; vtensor.enable(budget="4GiB")
 """
@@ -32,6 +34,11 @@ In a script of your own the same is one line:  import vtensor; vtensor.enable(bu
 _RUN = """\
 Runs SCRIPT as 'python SCRIPT ARGS...' would: same sys.argv, same __main__, same exit code. A summary of what was held
 and moved follows on stderr. Options of vtensor stand before SCRIPT or -m; all that follows is the script's own.
+"""
+
+_BUILD = """\
+Compiles the native core for the torch that is installed, as the first enable() would, and says where it is. For
+container images and clusters: build it once with --to, and set VTENSOR_CACHE to that directory where it is used.
 """
 
 _EPILOG = """\
@@ -49,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run", help="run an unmodified script under a budget", description=_RUN, epilog=_EPILOG, formatter_class=raw
     )
-    run.add_argument("--budget", metavar="SIZE", help="bytes, '4GiB', or a fraction of the device such as 0.5")
+    run.add_argument("--budget", metavar="SIZE", help="bytes, '4GiB', or a share of the device such as 50%%")
     run.add_argument(
         "--device",
         choices=["auto", "cpu", "cuda"],
@@ -90,7 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--steps", type=int, default=8, help="training steps per model (default: 8)")
 
     doctor = commands.add_parser("doctor", help="check the machine, torch, the compiler and the native core")
-    for command in (run, demo, doctor):
+    build = commands.add_parser("build", help="compile the native core ahead of time", description=_BUILD)
+    build.add_argument("--to", metavar="DIR", help="where it is kept (default: the cache, ~/.cache/vtensor)")
+    for command in (run, demo, doctor, build):
         command.set_defaults(fail=command.error)  # mistakes are answered with the usage of the command they are in
     return parser
 
@@ -124,14 +133,32 @@ def _run(options: argparse.Namespace) -> int:
     return launcher.run_script(rest[0], rest[1:], options.save_trace)
 
 
+def _build(to: str | None) -> int:
+    from . import native
+
+    if to is not None:
+        os.environ["VTENSOR_CACHE"] = str(Path(to).absolute())
+    native.load()
+    print(native.library_path())
+    if to is not None:
+        print(f"where it is used, set VTENSOR_CACHE={os.environ['VTENSOR_CACHE']}")
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    options, unknown = _parser().parse_known_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given and Path(given[0]).suffix == ".py":
+        print(f"vtensor: did you mean 'vtensor run --budget 4GiB {' '.join(given)}'?", file=sys.stderr)
+        return 2
+    options, unknown = _parser().parse_known_args(given)
     if unknown:
         options.fail(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         if options.command == "run":
             return _run(options)
+        if options.command == "build":
+            return _build(options.to)
         if options.command == "demo":
             from .demo import demo
 

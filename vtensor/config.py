@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -138,14 +137,14 @@ def _budget(value: int | float | str | None, total: int) -> int:
         if value is None:
             raise ConfigError(
                 "no budget: pass one, as in vtensor.enable(budget='4GiB') or vtensor run --budget 4GiB, or set "
-                "VTENSOR_BUDGET. Bytes, a text with a unit, or a fraction of the device between 0 and 1"
+                "VTENSOR_BUDGET. Bytes, a text with a unit, or a share of the device such as 0.5 or '50%'"
             )
-    if isinstance(value, str) and re.fullmatch(r"\s*(0?\.[0-9]+|1\.0*)\s*", value):
-        value = float(value)
-    if (isinstance(value, float) and not value.is_integer()) or (isinstance(value, float) and value == 1.0):
-        if not 0 < value <= 1:
-            raise ConfigError(f"budget={value} is neither whole bytes nor a fraction of the device (0 to 1)")
-        return int(value * total)
+    try:
+        share = units.parse_share(value, "budget")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if share is not None:
+        return int(share * total)
     return parse_bytes(int(value) if isinstance(value, float) else value, "budget")
 
 

@@ -20,7 +20,7 @@ import torch
 
 from .patches import replace
 
-__all__ = ["open_doors"]
+__all__ = ["address_of", "open_doors", "storage_of"]
 
 # Tensor.__array__, __cuda_array_interface__ and the typed storages go through these. On a GPU an address that was given
 # away stays resident for good, so a storage is no door there (torch.save asks for every one), only its address is.
@@ -127,3 +127,14 @@ def open_doors(core: ModuleType, device: str) -> None:
     if core.ordered():
         _keep_what_backwards_are_given(core)
     replace(faulthandler, "enable", _keeping_ours_on_top(faulthandler.enable, core))
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """A tensor's storage; asking for it so does not count as giving its address away."""
+    storage: torch.UntypedStorage = _TENSOR.untyped_storage(tensor)
+    return storage
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Where a tensor's storage begins; neither does this."""
+    return int(_STORAGE.data_ptr(storage_of(tensor)))

@@ -120,9 +120,11 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], trace:
             sys.excepthook(type(error), error.with_traceback(None), None)
             return 1
         exec(compiled, main.__dict__)
+        ending.code = 0
         return 0
     except SystemExit as stop:
-        return _exit_code(stop)
+        ending.code = _exit_code(stop)
+        return ending.code
     except BaseException as error:
         # As python shows it: without the frame of this launcher.
         shown = error.__traceback__.tb_next if error.__traceback__ is not None else None
@@ -131,13 +133,14 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], trace:
         return 1
     finally:
         if managed and os.getpid() == process:
-            _say_goodbye(trace)
+            _say_goodbye(trace, ending.code)
 
 
 class _Ending:
     """How the process ends: by the signal, as python does after Ctrl-C, so that a shell's loop ends with it."""
 
     def __init__(self) -> None:
+        self.code = 1
         self.interrupted = False
         atexit.register(self._at_last)  # before the script's own, so after them
 
@@ -157,7 +160,7 @@ def _exit_code(stop: SystemExit) -> int:
     return 1
 
 
-def _say_goodbye(trace: str | None) -> None:
+def _say_goodbye(trace: str | None, code: int) -> None:
     if not is_enabled():
         print("vtensor: the script turned vtensor off before it ended; no summary", file=sys.stderr)
         return
@@ -168,8 +171,10 @@ def _say_goodbye(trace: str | None) -> None:
             print(f"vtensor: wrote {trace}: {saved.operations} operations, {saved.tensors} tensors", file=sys.stderr)
         except (RuntimeError, OSError, LgmError) as error:
             print(f"vtensor: {trace} was not written: {error}", file=sys.stderr)
-    print(memory_summary(), file=sys.stderr)
-    if memory_stats()["allocations"] == 0:
+    managed = memory_stats()["allocations"] > 0
+    if managed or code == 0:  # a usage error of the script needs no table behind it
+        print(memory_summary(), file=sys.stderr)
+    if not managed and code == 0:
         print(
             f"vtensor: nothing was managed: this process made no tensor of {format_bytes(active_config().min_size)} or "
             "more. Processes that a script starts have sessions of their own: call vtensor.enable() in them, or start "

@@ -40,6 +40,7 @@ __all__ = [
     "step",
     "stop_planner",
     "wait_for_plan",
+    "why_left",
     "why_no_plan",
 ]
 
@@ -266,6 +267,12 @@ def why_no_plan() -> str:
     return "" if planner is None else planner.why_not
 
 
+def why_left() -> str:
+    """Where the last iteration that left its plan did."""
+    left_at = native.load().plan_counters()["left_at"]
+    return "the last ended early" if left_at is None else f"the last at operation {left_at[0]}, {left_at[1]}"
+
+
 def wait_for_plan() -> None:
     """Wait until the analysis under way, if any, is done; its plan is followed from the next boundary on."""
     planner = _planner
@@ -298,9 +305,10 @@ def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
     planner = _current()
     raw = planner.module.recorded_iteration()
     if not len(raw["op_name"]):
+        first = "" if planner.wanted else "call vtensor.record() first, then "
         raise RuntimeError(
-            "no whole iteration is recorded yet: call vtensor.record() first (or pass --save-trace to vtensor run), "
-            "then train at least two iterations; each ends with an optimizer step or vtensor.step()"
+            f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step or "
+            "vtensor.step()"
         )
     if planner.config.device == "cpu":
         meta = {"flop_per_second": flop_per_second(), **meta}

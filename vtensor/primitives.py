@@ -1,4 +1,4 @@
-"""The three primitives of the virtualization layer, and the question where a tensor is.
+"""The three primitives of the virtualization layer, where a tensor is, and taking in those that are older.
 
 Source: split, salloc and merge are those of the vTensor paper (JCST 40(6), 2025); here every piece has the fixed size
 of a chunk.
@@ -7,16 +7,18 @@ of a chunk.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from . import native
+from .adoption import Owner, move_in
 from .config import parse_bytes
+from .doors import address_of
 from .errors import ConfigError
 from .session import active_config, core
 
-__all__ = ["Residency", "State", "VTensor", "merge", "residency", "salloc", "split"]
+__all__ = ["Residency", "State", "VTensor", "adopt", "merge", "residency", "salloc", "split"]
 
 State = Literal["resident", "leaving", "absent", "arriving", "borrowed", "dropped"]
 
@@ -56,13 +58,6 @@ class Residency:
         return self.chunks > 0
 
 
-def _address(tensor: torch.Tensor) -> int:
-    # Not Tensor.data_ptr: asking where a tensor is must not count as giving its address away.
-    storage = torch._C.TensorBase.untyped_storage(tensor)
-    address_of: Any = torch._C.StorageBase
-    return int(address_of.data_ptr(storage))
-
-
 def split(tensor: torch.Tensor) -> list[VTensor]:
     """The vTensors of the tensor's storage, in order. No data moves: a managed tensor is born split.
 
@@ -71,7 +66,7 @@ def split(tensor: torch.Tensor) -> list[VTensor]:
     ConfigError
         If the tensor is not managed (made before ``enable``, or smaller than ``min_size``).
     """
-    pieces = native.load().pieces(_address(tensor))
+    pieces = native.load().pieces(address_of(tensor))
     if not pieces:
         raise ConfigError(
             "the tensor is not managed by vtensor: it was made before enable(), or is smaller than min_size. "
@@ -113,10 +108,43 @@ def merge(tensor: torch.Tensor) -> torch.Tensor:
     What does not fit the budget is mapped in place in the host store (borrowed). Nothing keeps the pieces from leaving
     again later. An unmanaged tensor is whole anyway.
     """
-    native.load().merge(_address(tensor))
+    native.load().merge(address_of(tensor))
     return tensor
 
 
 def residency(tensor: torch.Tensor) -> Residency:
     """Where the tensor's storage is now. Moves nothing."""
-    return Residency(**native.load().residency(_address(tensor)))
+    return Residency(**native.load().residency(address_of(tensor)))
+
+
+def adopt(*what: Owner) -> int:
+    """Move tensors that were made before :func:`vtensor.enable` into managed memory, so that they count and can leave.
+
+    Parameters
+    ----------
+    what
+        Modules (parameters, buffers and gradients), optimizers (states), tensors. Tensors that share memory share it
+        afterwards; with others, that are not named here, they do not any more.
+
+    Returns
+    -------
+    int
+        Bytes moved. Tensors smaller than ``min_size``, elsewhere than on the session's device, or managed already
+        stay as they are.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    ConfigError
+        For anything else than a module, an optimizer or a tensor.
+
+    Examples
+    --------
+    >>> import torch, vtensor
+    >>> model = torch.nn.Linear(1024, 1024)
+    >>> with vtensor.enabled("64MiB"):
+    ...     vtensor.adopt(model)
+    4194304
+    """
+    return move_in(what, active_config())

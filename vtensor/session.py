@@ -25,6 +25,7 @@ import torch
 import lgm
 
 from . import native, watchdog
+from .adoption import say_what_is_older
 from .config import Config, Granularity, Oversize, Policy, Recompute, asked_again, format_bytes, make_config
 from .cpu import start_cpu, stop_cpu
 from .doors import open_doors
@@ -43,6 +44,7 @@ Device = Literal["auto", "cpu", "cuda"]
 
 _lock = threading.RLock()
 _begun: Config | None = None  # the session that is there in whole or in part, as it is to be
+_said: list[bool] = []
 _active: Config | None = None  # the same as it is: None while it starts, and from the moment it begins to end
 
 
@@ -250,6 +252,9 @@ def _begin(config: Config, plan: lgm.Plan | None) -> None:
         _end()
         raise
     _active = config
+    if not _said:
+        _said.append(True)  # once in a process: it looks through all there is
+        say_what_is_older(config)
     if log.isEnabledFor(logging.DEBUG):
         watchdog.start(module)  # for good: tensors outlive the session, and so does what can stand
     log.info(

@@ -6,14 +6,16 @@ Leaves: counting (``kernels/memory/counters.h``).
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from .config import format_bytes
-from .planning import prediction, why_no_plan
+from .planning import prediction, why_left, why_no_plan
 from .session import active_config, core
 
 __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
 
+_TO_PLAN = 4  # iterations: the first makes states, the second is recorded, the third like it, a plan is made
 _AMOUNTS = ("tensor_bytes", "wanted_bytes", "absent_bytes", "borrowed_bytes", "dropped_bytes")
 
 
@@ -133,27 +135,50 @@ def memory_summary() -> str:
         ("moved out", size["moved_out_bytes"], f"{s['evictions']} vTensors; {s['discards']} more left for free"),
         ("moved in", size["moved_in_bytes"], f"waited {s['wait_seconds']:.2f} s for copies"),
         ("planned iterations", f"{s['planned_iterations']} of {s['iterations']}", _plan_note(s)),
-        ("larger than the budget", f"{s['oversize']} operations", f"{peak('borrowed_bytes')} used in place"),
+        _oversize(s, size["borrowed_bytes.peak"]),
     ]
     if s["drops"]:
         made = f"peak {size['dropped_bytes.peak']} dropped; {s['make_seconds']:.2f} s of computing"
         rows.insert(-2, ("made again", size["made_bytes"], made))
     if s["overdrawn_bytes.peak"]:
         rows.append(("beyond the budget", size["overdrawn_bytes.current"], peak("overdrawn_bytes")))
-    title = f"vtensor: {config.policy} by {config.granularity}, chunks of {format_bytes(config.chunk)}"
+    title = f"vtensor{_rank()}: {config.policy} by {config.granularity}, chunks of {format_bytes(config.chunk)}"
     return "\n".join([title, *(f"  {name:<26} {value:>14}   {note}".rstrip() for name, value, note in rows)])
+
+
+def _rank() -> str:
+    """Which of several processes this is, where ``torchrun`` or the like says so."""
+    rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    return f" (process {rank} of {size})" if rank and size not in ("", "1") else ""
+
+
+def _oversize(s: dict[str, Any], borrowed: str) -> tuple[str, str, str]:
+    if s["oversize"] or not s["borrowed_bytes.peak"]:
+        note = f"peak {borrowed} used in place, in the host store" if s["borrowed_bytes.peak"] else ""
+        return "larger than the budget", f"{s['oversize']} operations", note
+    return "used in place", f"peak {borrowed}", "in the host store, for want of room"
 
 
 def _plan_note(s: dict[str, Any]) -> str:
     if not s["plans"]:
-        why = why_no_plan()
-        return f"no plan: {why}" if why else ""
+        return f"no plan: {_why_no_plan(s)}" if active_config().policy == "plan" and s["iterations"] else ""
     left = f"{s['deviations']} left their plan"
+    if s["deviations"]:
+        left += f" ({why_left()})"
     if not s["copy_lanes"]:
         return f"{left}; copied by the threads that compute"
     hidden, exposed = s["hidden_copy_seconds"], s["exposed_copy_seconds"]
-    share = hidden / (hidden + exposed) if hidden + exposed > 0 else 1.0
-    return f"{left}; {share:.0%} of copying hidden; {s['late_arrivals']} late arrivals"
+    if hidden + exposed <= 0:
+        return left
+    return f"{left}; {hidden / (hidden + exposed):.0%} of copying hidden; {s['late_arrivals']} late arrivals"
+
+
+def _why_no_plan(s: dict[str, Any]) -> str:
+    if why := why_no_plan():
+        return why
+    if not s["evictions"] + s["discards"] + s["drops"]:
+        return "everything fits"
+    return "no two iterations were alike yet" if s["iterations"] > _TO_PLAN else "an iteration has to come twice first"
 
 
 def reset_peak_memory_stats() -> None:

@@ -175,7 +175,7 @@ bool PlanRunner::change_plan(Engine& engine, std::uint32_t row) {
     return row < plan->rows() && plan->hash[row] == recorder_.hash();
   });
   if (fits == plans_.end()) {
-    deviate(engine);
+    deviate(engine, row);
     return false;
   }
   activate(**fits);
@@ -185,8 +185,10 @@ bool PlanRunner::change_plan(Engine& engine, std::uint32_t row) {
   return true;
 }
 
-void PlanRunner::deviate(Engine& engine) {
+void PlanRunner::deviate(Engine& engine, std::uint32_t row) {
   ++counters_.deviations;
+  counters_.left_row = row;
+  if (row != kNone) counters_.left_op = recorder_.all_rows()[row].op;
   followed_ = false;
   active_ = nullptr;
   engine.forget_arrivals();

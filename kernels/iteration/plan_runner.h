@@ -48,6 +48,8 @@ struct PlanCounters {
   std::uint64_t iterations = 0;  // boundaries so far
   std::uint64_t planned = 0;     // iterations that followed a plan from end to end
   std::uint64_t deviations = 0;  // iterations that left one
+  std::uint32_t left_row = kNone;  // where the last of them did; kNone if it ended early
+  OpId left_op = 0;                // and with which operation
   std::uint64_t installed = 0;
 };
 
@@ -117,7 +119,7 @@ class PlanRunner {
   void recognize(Plan& plan) const;
   void bind(std::uint32_t tensor, std::uint32_t recorded, const Bound& bound);
   void bind_again();
-  void deviate(Engine& engine);
+  void deviate(Engine& engine, std::uint32_t row = kNone);
   std::unordered_map<std::uint64_t, std::uint32_t> living_by_serial() const;
   void fill(const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end, std::vector<PlannedMove>& moves) const;
   bool has_plan(std::uint64_t hash, std::uint32_t rows) const noexcept;

@@ -157,6 +157,7 @@ void bind_planning(py::module_& m) {
     d["iterations"] = c.iterations;
     d["planned"] = c.planned;
     d["deviations"] = c.deviations;
+    d["left_at"] = c.left_row == kNone ? py::object(py::none()) : py::object(py::make_tuple(c.left_row, operator_name(c.left_op)));
     d["installed"] = c.installed;
     return d;
   });

@@ -13,7 +13,7 @@ import pytest
 
 import lgm
 from lgm.cli import main
-from lgm.units import format_bytes, format_seconds, parse_bytes, parse_speed
+from lgm.units import format_bytes, format_seconds, parse_bytes, parse_share, parse_speed
 
 from .random_traces import training
 
@@ -74,7 +74,7 @@ def test_show_simulate_and_fit_a_trace(trace: str, capsys: pytest.CaptureFixture
     [
         (["analyze", "{trace}", "--budget", "1KiB"], "smallest budget that works"),
         (["analyze", "{trace}", "--budget", "many"], "not a size"),
-        (["analyze", "{trace}", "--budget", "0.5", "--link", "fast"], "not a size"),
+        (["analyze", "{trace}", "--budget", "0.5", "--link", "fast"], "not a speed"),
         (["analyze", "nowhere.npz", "--budget", "0.5"], "no such file"),
         (["validate", "{trace}"], "this is a trace, not a plan"),
         (["show", "{trace}", "--picture", "x.png"], "needs a plan"),
@@ -93,6 +93,11 @@ def test_bad_input_is_one_clear_line(
 def test_units() -> None:
     assert parse_bytes("1.5 KiB") == 1536
     assert parse_speed("6GB/s") == 6e9
+    assert [parse_share(text) for text in ("40%", " .5 ", 0.25, "1.0", "100 %")] == [0.4, 0.5, 0.25, 1.0, 1.0]
+    assert [parse_share(size) for size in ("4GiB", "1", 3.0, "40")] == [None] * 4
+    for bad in ("0%", "101%", 1.5, -0.5):
+        with pytest.raises(ValueError, match="is neither whole bytes nor a share"):
+            parse_share(bad)
     assert format_bytes(3 << 20) == "3.00 MiB"
     assert [format_seconds(s) for s in (2.0, 0.0032, 4e-6, 5e-9)] == ["2.00 s", "3.20 ms", "4.00 us", "5 ns"]
     for bad in ("x", "-1", 0, True, None):

@@ -115,6 +115,9 @@ def test_workers_of_a_script_find_its_names(script: Path) -> None:
         (["run", "--budgt", "1GiB", "train.py"], "vtensor run: error: unrecognized arguments: --budgt"),
         (["run", "train.py"], "no budget"),
         (["run", "--budget", "many", "train.py"], "not a size"),
+        (["run", "--budget", "140%", "train.py"], "budget=140% is neither whole bytes nor a share"),
+        (["run", "--budget", "1GiB", "--link", "fast", "train.py"], "link='fast' is not a speed"),
+        (["train.py", "--lr", "1"], "did you mean 'vtensor run --budget 4GiB train.py --lr 1'?"),
         (["run", "--budget", "1GiB", "/nowhere/train.py"], "cannot read the script"),
         (["run", "--budget", "1GiB", "-m", "no.such.module"], "no module named"),
         (["run", "--budget", "1GiB", "--device", "cuda", "train.py"], "no GPU"),
@@ -133,6 +136,40 @@ def test_help_teaches() -> None:
     for text in ("vtensor run --budget 4GiB train.py", "vtensor demo", "vtensor doctor", "VTENSOR_BUDGET"):
         assert text in done.stdout
     assert "--spill-dir" in run("run", "--help").stdout
+
+
+def test_a_usage_error_of_the_script_has_no_table_behind_it(script: Path) -> None:
+    script.write_text("import argparse; argparse.ArgumentParser('mine').parse_args()")
+    done = run("run", "--budget", "40%", str(script), "--no-such-option")
+    assert done.returncode == 2
+    assert "mine: error: unrecognized arguments" in done.stderr
+    assert "moved out" not in done.stderr
+
+
+def test_a_cache_that_cannot_be_written(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VTENSOR_CACHE", str(script))  # a file
+    done = run("run", "--budget", "16MiB", str(script))
+    assert done.returncode == 2
+    assert "set VTENSOR_CACHE to a directory that you can write to" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_which_process_a_summary_is_of(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "vtensor (process 1 of 2): plan by chunk" in run("run", "--budget", "16MiB", str(script)).stderr
+
+
+def test_too_short_to_be_recorded(script: Path, tmp_path: Path) -> None:
+    done = run("run", "--budget", "16MiB", "--save-trace", str(tmp_path / "t.npz"), str(script))
+    assert "was not written: no whole iteration is recorded yet: train at least two" in done.stderr
+
+
+def test_build(tmp_path: Path) -> None:
+    """Where it is built already nothing is compiled again."""
+    done = run("build")
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_file()
 
 
 def test_doctor() -> None:

@@ -133,7 +133,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"budget": "lots"}, "not a size"),
         ({"budget": -1}, "positive"),
-        ({"budget": 1.5}, "fraction"),
+        ({"budget": 1.5}, "a share"),
         ({"budget": True}, "bytes or a text"),
         ({"budget": None}, "no budget"),
         ({"budget": "1MiB"}, "not one chunk"),

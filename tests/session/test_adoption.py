@@ -1,0 +1,88 @@
+"""Tensors that are older than the session: they are named, and can be moved in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import vtensor
+from vtensor import ConfigError
+
+
+def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """With tied weights, a gradient, states, and a buffer that is a part of another."""
+    first, second = nn.Linear(256, 256), nn.Linear(256, 256, bias=False)
+    second.weight = first.weight
+    model = nn.Sequential(first, second)
+    whole = torch.randn(256, 512)
+    model.register_buffer("left", whole[:, :256])
+    model.register_buffer("right", whole[:, 256:])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model(torch.randn(4, 256)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_what_is_older_moves_in_with_its_values_and_ties() -> None:
+    model, optimizer = model_and_optimizer()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    parameters = list(model.parameters())
+    with vtensor.enabled("16MiB", chunk=4096, min_size=4096, device="cpu"):
+        moved = vtensor.adopt(model, optimizer)
+        weight = model.get_parameter("0.weight")
+        assert moved == 4 * (4 << 16) + (8 << 16)  # weight, gradient, two states; both halves of a buffer
+        assert next(iter(model.parameters())) is parameters[0]
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, before[name]), name
+        assert vtensor.residency(weight).managed
+        assert weight is model.get_parameter("1.weight")
+        left, right = model.get_buffer("left"), model.get_buffer("right")
+        left.fill_(1)
+        assert right.untyped_storage().data_ptr() == left.untyped_storage().data_ptr()
+        assert vtensor.adopt(model, optimizer) == 0
+        model(torch.randn(4, 256)).sum().backward()
+        optimizer.step()
+    assert not torch.equal(model.get_parameter("0.weight"), before["0.weight"])
+
+
+def test_training_goes_on_as_if_it_had_always_been_there() -> None:
+    def train(adopts: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        model, optimizer = model_and_optimizer()
+        with vtensor.enabled("400KiB", chunk=4096, min_size=4096, device="cpu"):
+            if adopts:
+                vtensor.adopt(model, optimizer)
+            for _ in range(3):
+                model(torch.randn(4, 256)).sum().backward()
+                optimizer.step()
+            assert vtensor.memory_stats()["evictions"] > 0 or not adopts
+        return model.get_parameter("0.weight").detach().clone()
+
+    assert torch.equal(train(True), train(False))
+
+
+def test_mistakes() -> None:
+    with pytest.raises(vtensor.NotEnabledError):
+        vtensor.adopt(nn.Linear(2, 2))
+    with vtensor.enabled("1MiB", chunk=4096, device="cpu"):
+        assert vtensor.adopt(nn.Linear(2, 2)) == 0  # too small
+        with pytest.raises(ConfigError, match="not a int"):
+            vtensor.adopt(3)  # type: ignore[arg-type]
+
+
+def test_enable_names_a_model_that_is_older() -> None:
+    script = (
+        "import torch, vtensor\n"
+        "class Mine(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(); self.inner = torch.nn.Linear(1024, 1024)\n"
+        "model = Mine()\n"
+        "vtensor.enable('16MiB', device='cpu')\n"
+        "vtensor.disable(); vtensor.enable('16MiB', device='cpu')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr.count("4.00 MiB of Mine were made before enable()") == 1

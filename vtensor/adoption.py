@@ -1,0 +1,94 @@
+"""Tensors that are older than the session: finding them, and moving them into managed memory.
+
+Covers: those of modules and optimizers, or given one by one; saying of which nobody thought.
+Leaves: what users call (``primitives``), managing them from then on (``kernels/engine/``).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import native
+from .config import Config, format_bytes
+from .doors import address_of, storage_of
+from .errors import ConfigError
+from .logs import log
+
+__all__ = ["Owner", "move_in", "say_what_is_older"]
+
+Owner = nn.Module | torch.optim.Optimizer | torch.Tensor
+
+
+def move_in(owners: Iterable[Owner], config: Config) -> int:
+    """Move their tensors into managed memory; the bytes moved.
+
+    Raises
+    ------
+    ConfigError
+        For what has no tensors.
+    """
+    moved: dict[int, torch.UntypedStorage] = {}
+    kept = []  # until all is moved: no other storage may get an identity that is looked up here
+    with torch.no_grad():
+        for tensor in _tensors(owners):
+            if not _is_older(tensor, config):
+                continue
+            old = storage_of(tensor)
+            kept.append(old)
+            if old._cdata not in moved:
+                new = storage_of(torch.empty(old.nbytes(), dtype=torch.uint8, device=tensor.device))
+                moved[old._cdata] = new.copy_(old)
+            view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            place = (tensor.storage_offset(), tensor.size(), tensor.stride())
+            tensor.data = view.set_(moved[old._cdata], *place)
+    return sum(storage.nbytes() for storage in moved.values())
+
+
+def say_what_is_older(config: Config) -> None:
+    """Name the modules whose tensors are not managed because they were made before."""
+    modules: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
+    inside = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
+    for module in modules:
+        if id(module) in inside:
+            continue
+        try:
+            older = {storage_of(t)._cdata: storage_of(t) for t in _tensors([module]) if _is_older(t, config)}
+        except Exception:  # a module half made, or one with ideas of its own about parameters
+            continue
+        size = sum(storage.nbytes() for storage in older.values())
+        if size:
+            log.warning(
+                "%s of %s were made before enable(), and stay where they are, beside the budget; "
+                "vtensor.adopt(model) moves them into it",
+                format_bytes(size),
+                type(module).__name__,
+            )
+
+
+def _tensors(owners: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for each in owners:
+        if isinstance(each, nn.Module):
+            for tensor in (*each.parameters(), *each.buffers()):
+                yield tensor
+                if tensor.grad is not None:
+                    yield tensor.grad
+        elif isinstance(each, torch.optim.Optimizer):
+            for state in each.state.values():
+                yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+        elif isinstance(each, torch.Tensor):
+            yield each
+        else:
+            raise ConfigError(f"adopt() takes modules, optimizers and tensors, not a {type(each).__name__}")
+
+
+def _is_older(tensor: torch.Tensor, config: Config) -> bool:
+    if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout != torch.strided:
+        return False
+    if tensor.device.type != config.device or storage_of(tensor).nbytes() < config.min_size:
+        return False
+    return not native.load().residency(address_of(tensor))["chunks"]
