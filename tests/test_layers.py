@@ -47,7 +47,7 @@ VTENSOR = [
     {"session"},
     {"primitives", "stats", "harmony"},
     {"__init__"},
-    {"launcher", "doctor", "demo"},
+    {"launcher", "doctor", "demo", "callbacks"},
     {"cli"},
     {"__main__"},
 ]

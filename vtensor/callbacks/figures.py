@@ -1,0 +1,50 @@
+"""What callbacks tell: the figures of a step, as loggers take them.
+
+Covers: differences and averages since the last time. Leaves: counting (``vtensor.stats``), logging (the libraries).
+"""
+
+from __future__ import annotations
+
+from ..session import is_enabled
+from ..stats import memory_stats
+
+__all__ = ["Figures"]
+
+_MIB = 1 << 20
+_MOVED = {
+    "swapped_out_mib": "moved_out_bytes",
+    "swapped_in_mib": "moved_in_bytes",
+    "made_again_mib": "made_bytes",
+}
+
+
+class Figures:
+    """Of the steps since they were asked for last."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, float] = {}
+
+    def of(self, steps: int) -> dict[str, float]:
+        """By name, all beginning with ``vtensor/``; empty if vtensor is not enabled.
+
+        ``budget_mib`` and ``held_mib`` (the most so far); ``swapped_out_mib``, ``swapped_in_mib``, ``made_again_mib``
+        and ``waited_seconds`` of a step, averaged over `steps`; ``planned``: which share of them followed a plan.
+        """
+        if not is_enabled():
+            return {}
+        stats = memory_stats()
+        steps = max(steps, 1)
+
+        def each(name: str) -> float:
+            return (float(stats[name]) - self._before.get(name, 0.0)) / steps
+
+        found = {"budget_mib": stats["budget_bytes"] / _MIB, "held_mib": stats["held_bytes.peak"] / _MIB}
+        found |= {name: each(key) / _MIB for name, key in _MOVED.items()}
+        found["waited_seconds"] = each("wait_seconds")
+        seen = each("iterations")
+        found["planned"] = each("planned_iterations") / seen if seen > 0 else 0.0
+        self._before = {name: float(stats[name]) for name in (*_MOVED.values(), *_COUNTS)}
+        return {f"vtensor/{name}": value for name, value in found.items()}
+
+
+_COUNTS = ("wait_seconds", "iterations", "planned_iterations")
