@@ -44,7 +44,9 @@ def build(into: Path) -> Path:
     environment = os.environ | {"CUPY_INSTALL_USE_STUB": "1"}
     subprocess.run(pip, cwd=into, env=environment, check=True, capture_output=True)
     with tarfile.open(next(into.glob("cupy-*.tar.gz"))) as archive:
-        archive.extractall(into, filter="data")
+        if hasattr(tarfile, "data_filter"):  # Python 3.11 has it from 3.11.4 on
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(into)
     source = into / f"cupy-{release}"
     translate = (
         "from Cython.Build import cythonize; from setuptools import Extension; "
