@@ -1,0 +1,200 @@
+"""The loops of other people's libraries at 40 % of their peak: the same bits, and their iterations planned."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning
+import peft
+import pytest
+import torch
+from accelerate import Accelerator
+from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+from vtensor import planning
+
+from ..identity import check_identity
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own
+STEPS = 16
+
+
+@pytest.fixture(autouse=True)
+def plans_are_waited_for() -> Iterator[None]:
+    """As if iterations took long enough for a plan to be made during one."""
+    handle = register_optimizer_step_post_hook(lambda *_: planning.wait_for_plan())
+    yield
+    handle.remove()
+
+
+def language_model() -> nn.Module:
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=3, n_embd=64, n_head=4, vocab_size=300, n_positions=32, bos_token_id=0, eos_token_id=0)
+    model: nn.Module = GPT2LMHeadModel(config)
+    return model
+
+
+def rows(count: int = 4 * STEPS) -> list[dict[str, torch.Tensor]]:
+    torch.manual_seed(1)
+    tokens = torch.randint(0, 300, (count, 32))
+    return [{"input_ids": row, "labels": row} for row in tokens]
+
+
+# --- transformers, accelerate, peft -------------------------------------------------------------------------------
+
+
+def trained(folder: str, model: nn.Module, resume: bool = False, **options: Any) -> Any:
+    settings = {"max_steps": STEPS, "per_device_train_batch_size": 4, "save_strategy": "no", **options}
+    arguments = TrainingArguments(
+        output_dir=folder, report_to="none", disable_tqdm=True, use_cpu=True, logging_steps=4, **settings
+    )
+    trainer = Trainer(model, arguments, train_dataset=rows(), eval_dataset=rows(8))
+    trainer.train(resume_from_checkpoint=resume)
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    return losses, model.state_dict(), trainer.optimizer.state_dict()["state"]
+
+
+def trainer() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        return trained(folder, language_model())
+
+
+def trainer_accumulates() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        return trained(folder, language_model(), gradient_accumulation_steps=2, per_device_train_batch_size=2)
+
+
+def trainer_checkpoints_evaluates_and_resumes() -> Any:
+    often = {"save_strategy": "steps", "save_steps": 8, "eval_strategy": "steps", "eval_steps": 8}
+    with tempfile.TemporaryDirectory() as folder:
+        first = trained(folder, language_model(), **often)
+        return first, trained(folder, language_model(), resume=True, **{**often, "max_steps": 2 * STEPS})
+
+
+def trainer_recomputes() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        return trained(folder, language_model(), gradient_checkpointing=True)
+
+
+def lora() -> Any:
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
+    with tempfile.TemporaryDirectory() as folder:
+        return trained(folder, peft.get_peft_model(language_model(), config))
+
+
+def accelerate() -> Any:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = language_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+    loader = torch.utils.data.DataLoader(rows(), batch_size=2)  # type: ignore[arg-type]
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    losses = []
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    return losses, model.state_dict(), optimizer.state_dict()["state"]
+
+
+# --- Lightning ----------------------------------------------------------------------------------------------------
+
+
+class Module(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(
+            *(part for _ in range(4) for part in (nn.Linear(128, 128), nn.BatchNorm1d(128), nn.ReLU()))
+        )
+
+    def training_step(self, batch: Any, _index: int) -> torch.Tensor:
+        loss: torch.Tensor = (self.layers(batch[0]) - batch[0]).square().mean()
+        self.log("loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, _index: int) -> None:
+        self.log("validation", self.layers(batch[0]).mean())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+
+class TwoOptimizers(Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, _index: int) -> None:  # type: ignore[override]
+        for optimizer in self.optimizers():  # type: ignore[union-attr]
+            loss = (self.layers(batch[0]) - batch[0]).square().mean()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        halves = list(self.layers[:6].parameters()), list(self.layers[6:].parameters())
+        return [torch.optim.SGD(half, lr=0.1, momentum=0.9) for half in halves]
+
+
+def fit(module: lightning.LightningModule, epochs: int = 4, resume: Any = None, **options: Any) -> Any:
+    torch.manual_seed(1)
+    data = torch.utils.data.TensorDataset(torch.randn(4 * 32, 128))
+    loader = torch.utils.data.DataLoader(data, batch_size=32)
+    options = {"enable_checkpointing": False, **options}
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = lightning.Trainer(max_epochs=epochs, accelerator="cpu", **quiet, **options)
+    trainer.fit(module, loader, loader, ckpt_path=resume)
+    return module.state_dict(), [optimizer.state_dict()["state"] for optimizer in trainer.optimizers]
+
+
+def lightning_validates() -> Any:
+    return fit(Module())
+
+
+def lightning_averages_weights() -> Any:
+    return fit(Module(), callbacks=[StochasticWeightAveraging(swa_lrs=1e-3, swa_epoch_start=2)])
+
+
+def lightning_two_optimizers() -> Any:
+    return fit(TwoOptimizers())
+
+
+def lightning_resumes() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        keep = ModelCheckpoint(folder, save_last=True)
+        first = fit(Module(), enable_checkpointing=True, callbacks=[keep], default_root_dir=folder)
+        return first, fit(Module(), epochs=8, resume=Path(folder) / "last.ckpt", default_root_dir=folder)
+
+
+# How many iterations have an evaluation in them, or come after a resumption: those cannot be like the others.
+PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
+    program.__name__: (program, interrupted)
+    for program, interrupted in (
+        (trainer, 0), (accelerate, 0), (lightning_validates, 4), (trainer_accumulates, 0), (trainer_recomputes, 0),
+        (trainer_checkpoints_evaluates_and_resumes, 4), (lora, 0), (lightning_averages_weights, 5),
+        (lightning_two_optimizers, 4), (lightning_resumes, 8),
+    )
+}  # fmt: skip
+QUICK = ("trainer", "accelerate", "lightning_validates")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in PROGRAMS]
+)
+def test_loops_of_libraries(name: str) -> None:
+    program, interrupted = PROGRAMS[name]
+    (run,) = check_identity(program, (0.4,), min_size=1 << 12)
+    assert run["evictions"] + run["drops"] > 0
+    assert run["planned_iterations"] >= 0.8 * (run["iterations"] - 5 - interrupted), run["planned_iterations"]
