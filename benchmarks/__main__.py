@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import batches, growth, harmony, modelled, overhead, pipeline, plans, remaking, steps, traces
+from . import batches, growth, harmony, modelled, overhead, packs, pipeline, plans, remaking, steps, traces
 from .edge import link_here
 
 CASES = {
@@ -28,6 +28,7 @@ CASES = {
     "C3m": ("recorded iterations on a modelled GPU: lru, plan, what the plan foresaw", modelled.run),
     "V2": ("microbatches in Harmony's order beside the ordinary loop", harmony.run),
     "V6": ("a model eight times as large as the budgets of two processes together", pipeline.run),
+    "V7": ("four small GPUs behind one switch: Harmony's schedules, simulated", packs.run),
     "M1": ("real memory with a spill file", steps.spill),
 }
 
