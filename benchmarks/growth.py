@@ -19,7 +19,10 @@ SIZES = (2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000)
 
 
 def synthetic(operations: int) -> lgm.Trace:
-    """A trace shaped like training: two operations for each tensor, half of them weights and what belongs to them."""
+    """A trace shaped like training: two operations for each tensor, half of them weights and what belongs to them.
+
+    Every operation is a call; those of the forward pass can be run again.
+    """
     rng = np.random.default_rng(0)
     layers = -(-operations // 9)
     forward, n = 4 * layers, 9 * layers
@@ -63,20 +66,27 @@ def synthetic(operations: int) -> lgm.Trace:
         use_first=np.zeros(len(order), dtype=np.int64),
         use_last=joined["last"][order],
         use_write=joined["write"][order],
+        call_first=np.arange(n),
+        call_last=np.arange(n),
+        call_again=(np.arange(n) < forward).astype(np.int64),
     )
 
 
 def measure(operations: int) -> None:
     trace = synthetic(operations)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    device = lgm.Device(int(analyze_lifetimes(trace).peak * 0.5), 6e9, 6e9)
+    budget = int(analyze_lifetimes(trace).peak * 0.5)
     begun = time.perf_counter()
-    plan = lgm.analyze(trace, device)
+    lgm.analyze(trace, lgm.Device(budget, 6e9, 6e9), recompute="never")
+    copied = time.perf_counter() - begun
+    begun = time.perf_counter()
+    plan = lgm.analyze(trace, lgm.Device(budget, 5e8, 5e8), recompute="auto")  # so slow that copies cannot be hidden
     seconds = time.perf_counter() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({
         "operations": trace.operations, "tensors": trace.tensors, "uses": len(trace.use_op),
-        "seconds": round(seconds, 2),
+        "only copied (s)": round(copied, 2), "also made again (s)": round(seconds, 2),
+        "made again": 0 if plan.remaking is None else len(plan.remaking.make_op),
         "us / (n log2 n)": round(seconds * 1e6 / (trace.operations * np.log2(trace.operations)), 2),
         "process peak (MiB)": peak >> 10, "of this before (MiB)": before >> 10, "reservation": plan.reservation,
     }))  # fmt: skip
@@ -90,7 +100,11 @@ def run() -> None:
         )
         rows.append(json.loads(done.stdout.splitlines()[-1]))
         print(rows[-1], flush=True)
-    write("analysis", rows, "Time and memory of lgm.analyze at half of the peak (B6); goal: 3 s, 300 MB at 20,000.")
+    write(
+        "analysis",
+        rows,
+        "Time and memory of lgm.analyze at half of the peak (B6); goal: 3 s, 300 MB at 20,000; 4 s with calls (R10).",
+    )
 
 
 if __name__ == "__main__":
