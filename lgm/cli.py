@@ -1,4 +1,4 @@
-"""The command ``lgm``: analyze, simulate, validate, show, fit, checkpoints, harmony, perfetto.
+"""The command ``lgm``: analyze, simulate, validate, show, fit, checkpoints, harmony, report, perfetto.
 
 Covers: arguments, progress, turning errors into one line and exit code 2.
 Leaves: the work to ``planner``, ``report``, ``validate``.
@@ -20,6 +20,7 @@ from .harmony import command as harmony_command
 from .lifetimes import analyze_lifetimes
 from .mix import Recompute, analyze
 from .model import HOST_COSTS, Device, Trace
+from .page import write_page
 from .planner import Switches
 from .progress import Bar
 from .simulate import run_on_demand
@@ -36,7 +37,7 @@ the training machine or anywhere else.
   lgm show trace.npz                                            what the iteration needs
   lgm fit trace.npz --gpu rtx3060-laptop                        what a step takes at each budget
   lgm analyze trace.npz --budget 4GiB --link 12GB/s -o plan.npz make a plan, and predict its step time
-  lgm show plan.npz --picture plan.png                          see it
+  lgm report plan.npz -o plan.html                              see it, in a browser
   vtensor run --budget 4GiB --plan plan.npz train.py            run by it
 """
 
@@ -154,6 +155,12 @@ def _harmony(options: argparse.Namespace) -> int:
     return harmony_command.run(options, Bar())
 
 
+def _report(options: argparse.Namespace) -> int:
+    write_page(codec.load(options.file), options.output)
+    print(f"wrote {options.output}; open it in a browser")
+    return 0
+
+
 def _perfetto(options: argparse.Namespace) -> int:
     plan = codec.load_plan(options.plan)
     validate(plan)
@@ -246,6 +253,10 @@ def _parser() -> argparse.ArgumentParser:
     harmony_command.add_arguments(
         command("harmony", _harmony, "order packs of layers for weights that do not fit, on one device or several")
     )
+
+    sub = command("report", _report, "write a page for a browser: memory by what it is for, copies, what is made again")
+    sub.add_argument("file", help="a trace or a plan (needs plotly)")
+    sub.add_argument("-o", "--output", default="report.html", metavar="HTML")
 
     sub = command("perfetto", _perfetto, "write the predicted iteration for ui.perfetto.dev")
     sub.add_argument("plan")

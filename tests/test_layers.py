@@ -41,6 +41,7 @@ ENGINE = [  # the rooms of kernels/engine
 VTENSOR = [
     {"errors", "patches", "background", "logs"},
     {"config", "cuda_headers", "recorder", "math_library", "cache"},
+    {"journal"},
     {"native", "plans"},
     {"doors", "foreach", "planning", "pools", "chunk_ops", "watchdog"},
     {"cpu", "gpu", "adoption"},
@@ -84,7 +85,7 @@ LGM = [
     {"model"},
     {"codec", "lifetimes", "validate"},
     {"cost", "schedule", "problem", "lanes"},
-    {"residual", "bounds", "simulate", "mapping"},
+    {"residual", "bounds", "simulate", "mapping", "roles"},
     {"choice", "checkpoints", "rotor"},
     {"calls", "planner"},
     {"recompute"},
@@ -92,6 +93,7 @@ LGM = [
     {"only", "chain"},
     {"mix", "harmony"},
     {"report"},
+    {"page"},
     {"__init__"},
     {"cli"},
     {"__main__"},
@@ -99,7 +101,7 @@ LGM = [
 # Longer than 300 lines, and why.
 LONG = {
     "planner.py": 340,  # one search: cut in two, half of its state would be handed from one file to the other
-    "planning.py": 320,  # finding iterations, of which one may be several steps
+    "planning.py": 340,  # finding iterations, of which one may be several steps
     "session.py": 340,  # a third of it is what enable() says to people
 }
 

@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
     run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")
+    run.add_argument("--report", metavar="HTML", help="write a page about the run: memory, copies, iterations")
     run.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="in which pieces")
     run.add_argument("--oversize", choices=["borrow", "raise"], default="borrow", help="operations above the budget")
     run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
@@ -110,8 +111,10 @@ def _run(options: argparse.Namespace) -> int:
     rest = options.script[1:] if options.script[:1] == ["--"] else options.script
     if not options.module and not rest:
         options.fail("which script? e.g. vtensor run --budget 4GiB train.py")
-    if options.save_trace is not None and not Path(options.save_trace).resolve().parent.is_dir():
-        raise ConfigError(f"--save-trace={options.save_trace}: there is no directory {Path(options.save_trace).parent}")
+    for option in ("save_trace", "report"):
+        path = getattr(options, option)
+        if path is not None and not Path(path).resolve().parent.is_dir():
+            raise ConfigError(f"--{option.replace('_', '-')}={path}: there is no directory {Path(path).parent}")
     session.enable(
         options.budget,
         device=options.device,
@@ -126,11 +129,12 @@ def _run(options: argparse.Namespace) -> int:
         recompute=options.recompute,
         plan=options.plan,
     )
-    if options.save_trace is not None:
+    if options.save_trace is not None or options.report is not None:
         planning.record()
+    last = launcher.Wishes(options.save_trace, options.report)
     if options.module:
-        return launcher.run_module(options.module[0], options.module[1:], options.save_trace)
-    return launcher.run_script(rest[0], rest[1:], options.save_trace)
+        return launcher.run_module(options.module[0], options.module[1:], last)
+    return launcher.run_script(rest[0], rest[1:], last)
 
 
 def _build(to: str | None) -> int:

@@ -17,21 +17,35 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from lgm import LgmError
+from lgm.page import write_page
 
 from .config import format_bytes
 from .errors import ConfigError
-from .planning import save_trace
+from .journal import Journal
+from .planning import keep_journal, newest_plan, recorded_trace, save_trace
 from .session import active_config, disable, is_enabled
 from .stats import memory_stats, memory_summary
 
-__all__ = ["run_module", "run_script"]
+__all__ = ["NOTHING", "Wishes", "run_module", "run_script"]
 
 
-def run_script(path: str, arguments: list[str], trace: str | None = None) -> int:
-    """Run the file `path` as ``__main__``; write its last iteration to `trace`; return its exit code.
+class Wishes(NamedTuple):
+    """What to write when the script has ended."""
+
+    trace: str | None = None
+    """Its last iteration, for ``lgm``."""
+    report: str | None = None
+    """A page about the run."""
+
+
+NOTHING = Wishes()
+
+
+def run_script(path: str, arguments: list[str], wishes: Wishes = NOTHING) -> int:
+    """Run the file `path` as ``__main__``; write what is wished for; return its exit code.
 
     ``-`` is what stands on the standard input; of a directory or a zip file its ``__main__.py`` is run.
 
@@ -43,9 +57,9 @@ def run_script(path: str, arguments: list[str], trace: str | None = None) -> int
     if path == "-":
         source = sys.stdin.buffer.read()
         sys.path[0:0] = [""]
-        return _run(_new_main("<stdin>"), lambda: compile(source, "<stdin>", "exec"), [path, *arguments], trace)
+        return _run(_new_main("<stdin>"), lambda: compile(source, "<stdin>", "exec"), [path, *arguments], wishes)
     if Path(path).is_dir() or zipfile.is_zipfile(path):
-        return _run_folder(path, arguments, trace)
+        return _run_folder(path, arguments, wishes)
     whole = os.path.abspath(path)  # noqa: PTH100 (as python says it: links are not followed)
     try:
         source = Path(path).read_bytes()
@@ -54,10 +68,10 @@ def run_script(path: str, arguments: list[str], trace: str | None = None) -> int
     main = _new_main(whole)
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", whole)
     sys.path[0:0] = [str(Path(path).resolve().parent)]
-    return _run(main, lambda: compile(source, whole, "exec"), [path, *arguments], trace)
+    return _run(main, lambda: compile(source, whole, "exec"), [path, *arguments], wishes)
 
 
-def _run_folder(path: str, arguments: list[str], trace: str | None) -> int:
+def _run_folder(path: str, arguments: list[str], wishes: Wishes) -> int:
     whole = os.path.abspath(path)  # noqa: PTH100
     spec = importlib.machinery.PathFinder.find_spec("__main__", [whole])
     if spec is None or spec.origin is None or not hasattr(spec.loader, "get_code"):
@@ -65,10 +79,10 @@ def _run_folder(path: str, arguments: list[str], trace: str | None) -> int:
     main = _new_main(spec.origin)
     main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, ""
     sys.path[0:0] = [whole]
-    return _run(main, _code_of(spec.loader, "__main__"), [path, *arguments], trace)
+    return _run(main, _code_of(spec.loader, "__main__"), [path, *arguments], wishes)
 
 
-def run_module(name: str, arguments: list[str], trace: str | None = None) -> int:
+def run_module(name: str, arguments: list[str], wishes: Wishes = NOTHING) -> int:
     """Run the module `name` as ``python -m name`` would; else as :func:`run_script`.
 
     Raises
@@ -90,7 +104,7 @@ def run_module(name: str, arguments: list[str], trace: str | None = None) -> int
     main.__spec__ = spec
     main.__package__ = spec.parent
     main.__loader__ = loader
-    return _run(main, _code_of(loader, spec.name), [spec.origin, *arguments], trace)
+    return _run(main, _code_of(loader, spec.name), [spec.origin, *arguments], wishes)
 
 
 def _code_of(loader: Any, name: str) -> Callable[[], CodeType]:
@@ -108,10 +122,11 @@ def _new_main(path: str) -> ModuleType:
     return main
 
 
-def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], trace: str | None) -> int:
+def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes: Wishes) -> int:
     sys.argv[:] = argv
     sys.modules["__main__"] = main  # for good: pickling and spawned workers look the script's names up there
     process, managed = os.getpid(), is_enabled()  # VTENSOR_DISABLE may have kept it off
+    journal = keep_journal() if managed and wishes.report is not None else None
     ending = _Ending()
     try:
         try:
@@ -133,7 +148,25 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], trace:
         return 1
     finally:
         if managed and os.getpid() == process:
-            _say_goodbye(trace, ending.code)
+            _say_goodbye(wishes, journal, ending.code)
+
+
+def _write(path: str, write: Callable[[str], str]) -> None:
+    try:
+        print(f"vtensor: wrote {path}: {write(path)}", file=sys.stderr)
+    except (RuntimeError, OSError, LgmError) as error:
+        print(f"vtensor: {path} was not written: {error}", file=sys.stderr)
+
+
+def _write_trace(path: str) -> str:
+    saved = save_trace(path)
+    return f"{saved.operations} operations, {saved.tensors} tensors"
+
+
+def _write_report(path: str, journal: Journal) -> str:
+    plan = newest_plan()
+    write_page(recorded_trace() if plan is None else plan, path, journal.rows, Path(sys.argv[0]).name)
+    return "open it in a browser"
 
 
 class _Ending:
@@ -160,17 +193,15 @@ def _exit_code(stop: SystemExit) -> int:
     return 1
 
 
-def _say_goodbye(trace: str | None, code: int) -> None:
+def _say_goodbye(wishes: Wishes, journal: Journal | None, code: int) -> None:
     if not is_enabled():
         print("vtensor: the script turned vtensor off before it ended; no summary", file=sys.stderr)
         return
     sys.stdout.flush()
-    if trace is not None:
-        try:
-            saved = save_trace(trace)
-            print(f"vtensor: wrote {trace}: {saved.operations} operations, {saved.tensors} tensors", file=sys.stderr)
-        except (RuntimeError, OSError, LgmError) as error:
-            print(f"vtensor: {trace} was not written: {error}", file=sys.stderr)
+    if wishes.trace is not None:
+        _write(wishes.trace, _write_trace)
+    if wishes.report is not None and journal is not None:
+        _write(wishes.report, lambda path: _write_report(path, journal))
     managed = memory_stats()["allocations"] > 0
     if managed or code == 0:  # a usage error of the script needs no table behind it
         print(memory_summary(), file=sys.stderr)

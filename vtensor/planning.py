@@ -24,6 +24,7 @@ from . import native
 from .background import Background
 from .config import Config, format_bytes
 from .errors import NotEnabledError
+from .journal import Journal
 from .logs import log
 from .plans import install, recording_of
 from .recorder import flop_per_second, make_recording
@@ -32,9 +33,11 @@ __all__ = [
     "Planner",
     "as_one_iteration",
     "change_budget",
+    "keep_journal",
     "newest_plan",
     "prediction",
     "record",
+    "recorded_trace",
     "save_trace",
     "start_planner",
     "step",
@@ -62,6 +65,7 @@ class Planner:
         self._others = 0
         self.work = Background("vtensor-planner")
         self.wanted = False  # somebody wants a trace, whatever the policy
+        self.journal: Journal | None = None
         self.plan: lgm.Plan | None = None  # the newest
         self.why_not = ""  # why there is no plan, for people
         self._before: dict[str, Any] = {}
@@ -118,6 +122,8 @@ class Planner:
 
     def _boundary(self) -> None:
         repeated = self.module.boundary()
+        if self.journal is not None:
+            self.journal.note()
         self._before, self._now = self._now, self.module.snapshot() if self.plans else {}
         if repeated and self.plans and not self.work.busy:
             raw, device = self.module.recorded_iteration(), self._device()
@@ -248,6 +254,13 @@ def record() -> None:
         planner.module.see("noted")  # a trace says what could be made again
 
 
+def keep_journal() -> Journal:
+    """Note what each iteration does from now on."""
+    planner = _current()
+    planner.journal = planner.journal or Journal(planner.module)
+    return planner.journal
+
+
 def newest_plan() -> lgm.Plan | None:
     """The plan made or read last; None without one."""
     return None if _planner is None else _planner.plan
@@ -302,6 +315,13 @@ def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
     RuntimeError
         If no whole iteration has been recorded yet.
     """
+    trace = recorded_trace(**meta)
+    lgm.save_trace(trace, path)
+    return trace
+
+
+def recorded_trace(**meta: Any) -> lgm.Trace:
+    """The last whole iteration, as :func:`save_trace` writes it."""
     planner = _current()
     raw = planner.module.recorded_iteration()
     if not len(raw["op_name"]):
@@ -312,6 +332,4 @@ def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
         )
     if planner.config.device == "cpu":
         meta = {"flop_per_second": flop_per_second(), **meta}
-    trace = make_recording(raw, planner.config.chunk, meta).trace
-    lgm.save_trace(trace, path)
-    return trace
+    return make_recording(raw, planner.config.chunk, meta).trace

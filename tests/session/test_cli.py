@@ -165,6 +165,23 @@ def test_too_short_to_be_recorded(script: Path, tmp_path: Path) -> None:
     assert "was not written: no whole iteration is recorded yet: train at least two" in done.stderr
 
 
+def test_a_page_about_a_run(script: Path, tmp_path: Path) -> None:
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(8):\n"
+        "    model(torch.ones(256, 512)).sum().backward(); optimizer.step(); optimizer.zero_grad()\n"
+    )
+    page = tmp_path / "run.html"
+    done = run("run", "--budget", "12MiB", "--chunk", "64KiB", "--report", str(page), str(script))
+    assert done.returncode == 0, done.stderr
+    assert f"wrote {page}: open it in a browser" in done.stderr
+    text = page.read_text()
+    assert "<h1>train.py" in text
+    assert text.count("<tr>") == 1 + 7  # the first begins before anybody looks
+
+
 def test_build(tmp_path: Path) -> None:
     """Where it is built already nothing is compiled again."""
     done = run("build")

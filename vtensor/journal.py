@@ -1,0 +1,61 @@
+"""What each iteration did, for the page of a run.
+
+Covers: seconds, bytes moved and made again, whether it followed its plan or where it left it.
+Leaves: where iterations end (``planning``), drawing (``lgm.page``).
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from types import ModuleType
+from typing import Any
+
+from .config import format_bytes
+
+__all__ = ["Journal"]
+
+_MOST = 2000  # iterations, the newest
+
+
+class Journal:
+    """One row for each iteration, from the first boundary on."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._before: tuple[float, dict[str, Any], dict[str, Any]] | None = None
+        self._rows: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MOST)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The newest, oldest first."""
+        return list(self._rows)
+
+    def note(self) -> None:
+        """An iteration ended."""
+        now = time.perf_counter(), self._module.snapshot(), self._module.plan_counters()
+        if self._before is not None:
+            self._rows.append(self._row(self._before, now))
+        self._before = now
+
+    @staticmethod
+    def _row(before: Any, now: Any) -> dict[str, Any]:
+        (begun, was, plans_were), (ended, is_, plans) = before, now
+
+        def moved(name: str) -> str:
+            return format_bytes(is_[name] - was[name])
+
+        what = "no plan yet" if not plans_were["installed"] else "not one that is planned"
+        if plans["planned"] > plans_were["planned"]:
+            what = "followed its plan"
+        elif plans["deviations"] > plans_were["deviations"]:
+            left_at = plans["left_at"]
+            what = "ended before its plan did" if left_at is None else f"left its plan at {left_at[0]}, {left_at[1]}"
+        return {
+            "iteration": plans["iterations"],
+            "seconds": f"{ended - begun:.3f}",
+            "out": moved("moved_out"),
+            "in": moved("moved_in"),
+            "made again": moved("made_bytes"),
+            "plan": what,
+        }
