@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
     run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")
     run.add_argument("--report", metavar="HTML", help="write a page about the run: memory, copies, iterations")
+    run.add_argument("--watch", action="store_true", help="say on stderr what iterations do, while they do it")
     run.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="in which pieces")
     run.add_argument("--oversize", choices=["borrow", "raise"], default="borrow", help="operations above the budget")
     run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
@@ -131,7 +132,7 @@ def _run(options: argparse.Namespace) -> int:
     )
     if options.save_trace is not None or options.report is not None:
         planning.record()
-    last = launcher.Wishes(options.save_trace, options.report)
+    last = launcher.Wishes(options.save_trace, options.report, options.watch)
     if options.module:
         return launcher.run_module(options.module[0], options.module[1:], last)
     return launcher.run_script(rest[0], rest[1:], last)

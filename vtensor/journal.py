@@ -1,12 +1,13 @@
-"""What each iteration did, for the page of a run.
+"""What each iteration did, for the page of a run and for who watches it.
 
-Covers: seconds, bytes moved and made again, whether it followed its plan or where it left it.
+Covers: seconds, bytes moved and made again, whether it followed its plan or where it left it; a line about the newest.
 Leaves: where iterations end (``planning``), drawing (``lgm.page``).
 """
 
 from __future__ import annotations
 
 import collections
+import sys
 import time
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from .config import format_bytes
 __all__ = ["Journal"]
 
 _MOST = 2000  # iterations, the newest
+_WIDTH = 160  # of a line on a terminal
 
 
 class Journal:
@@ -24,6 +26,7 @@ class Journal:
     def __init__(self, module: ModuleType) -> None:
         self._module = module
         self._before: tuple[float, dict[str, Any], dict[str, Any]] | None = None
+        self._next_line: float | None = None  # when; None: nobody watches
         self._rows: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MOST)
 
     @property
@@ -36,7 +39,28 @@ class Journal:
         now = time.perf_counter(), self._module.snapshot(), self._module.plan_counters()
         if self._before is not None:
             self._rows.append(self._row(self._before, now))
+            if self._next_line is not None and now[0] >= self._next_line:
+                self._show(now[0], self._rows[-1], now[1])
         self._before = now
+
+    def watch(self) -> None:
+        """Show the newest on stderr: in place on a terminal, a line every ten seconds elsewhere."""
+        self._next_line = 0.0
+
+    def _show(self, now: float, row: dict[str, Any], shot: dict[str, Any]) -> None:
+        held, budget = (format_bytes(shot[name] * shot["chunk_bytes"]) for name in ("held_chunks", "budget_chunks"))
+        line = (
+            f"vtensor: iteration {row['iteration']}, {row['seconds']} s; held {held} of {budget}; "
+            f"out {row['out']}, in {row['in']}, made again {row['made again']}; {row['plan']}"
+        )
+        seen = sys.stderr.isatty()
+        self._next_line = now + (0.5 if seen else 10.0)
+        print(
+            f"\r{line[:_WIDTH].ljust(_WIDTH)}\r" if seen else line,
+            end="" if seen else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
 
     @staticmethod
     def _row(before: Any, now: Any) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class Wishes(NamedTuple):
     """Its last iteration, for ``lgm``."""
     report: str | None = None
     """A page about the run."""
+    watch: bool = False
+    """To see each iteration."""
 
 
 NOTHING = Wishes()
@@ -126,7 +128,9 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
     sys.argv[:] = argv
     sys.modules["__main__"] = main  # for good: pickling and spawned workers look the script's names up there
     process, managed = os.getpid(), is_enabled()  # VTENSOR_DISABLE may have kept it off
-    journal = keep_journal() if managed and wishes.report is not None else None
+    journal = keep_journal() if managed and (wishes.report is not None or wishes.watch) else None
+    if journal is not None and wishes.watch:
+        journal.watch()
     ending = _Ending()
     try:
         try:

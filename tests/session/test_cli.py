@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -174,9 +175,12 @@ def test_a_page_about_a_run(script: Path, tmp_path: Path) -> None:
         "    model(torch.ones(256, 512)).sum().backward(); optimizer.step(); optimizer.zero_grad()\n"
     )
     page = tmp_path / "run.html"
-    done = run("run", "--budget", "12MiB", "--chunk", "64KiB", "--report", str(page), str(script))
+    done = run("run", "--budget", "12MiB", "--chunk", "64KiB", "--watch", "--report", str(page), str(script))
     assert done.returncode == 0, done.stderr
     assert f"wrote {page}: open it in a browser" in done.stderr
+    assert re.search(
+        r"vtensor: iteration 2, \d\.\d+ s; held 12.00 MiB of 12.00 MiB; out .*; no plan yet\n", done.stderr
+    )
     text = page.read_text()
     assert "<h1>train.py" in text
     assert text.count("<tr>") == 1 + 7  # the first begins before anybody looks
