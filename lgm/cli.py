@@ -1,4 +1,4 @@
-"""The command ``lgm``: analyze, simulate, validate, show, fit, checkpoints, harmony, report, perfetto.
+"""The command ``lgm``: analyze, simulate, validate, show, fit, checkpoints, harmony, report, snapshot, perfetto.
 
 Covers: arguments, progress, turning errors into one line and exit code 2.
 Leaves: the work to ``planner``, ``report``, ``validate``.
@@ -24,6 +24,7 @@ from .page import write_page
 from .planner import Switches
 from .progress import Bar
 from .simulate import run_on_demand
+from .snapshot import write_snapshot
 from .units import format_bytes, format_seconds, parse_bytes, parse_share, parse_speed
 from .validate import validate
 
@@ -161,6 +162,12 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
+def _snapshot(options: argparse.Namespace) -> int:
+    write_snapshot(codec.load_trace(options.trace), options.output)
+    print(f"wrote {options.output}; open it at pytorch.org/memory_viz")
+    return 0
+
+
 def _perfetto(options: argparse.Namespace) -> int:
     plan = codec.load_plan(options.plan)
     validate(plan)
@@ -257,6 +264,10 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("report", _report, "write a page for a browser: memory by what it is for, copies, what is made again")
     sub.add_argument("file", help="a trace or a plan (needs plotly)")
     sub.add_argument("-o", "--output", default="report.html", metavar="HTML")
+
+    sub = command("snapshot", _snapshot, "write a trace for torch's memory viewer, pytorch.org/memory_viz")
+    sub.add_argument("trace")
+    sub.add_argument("-o", "--output", default="snapshot.pickle", metavar="PICKLE")
 
     sub = command("perfetto", _perfetto, "write the predicted iteration for ui.perfetto.dev")
     sub.add_argument("plan")

@@ -93,7 +93,7 @@ LGM = [
     {"only", "chain"},
     {"mix", "harmony"},
     {"report"},
-    {"page"},
+    {"page", "snapshot"},
     {"__init__"},
     {"cli"},
     {"__main__"},

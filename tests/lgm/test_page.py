@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from pathlib import Path
 
@@ -66,3 +67,22 @@ def test_a_table_of_iterations(tmp_path: Path) -> None:
     text = (tmp_path / "page.html").read_text()
     assert "<td>2</td><td>left at &lt;lambda&gt;</td>" in text
     assert "<h1>mine &amp; yours</h1>" in text
+
+
+def test_a_snapshot_as_torchs_viewer_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.pickle"
+    assert main(["snapshot", str(TRACES / "gpt2.npz"), "-o", str(path)]) == 0
+    trace = lgm.load_trace(TRACES / "gpt2.npz")
+    (events,) = pickle.loads(path.read_bytes())["device_traces"]
+    live: dict[int, int] = {}
+    most = 0
+    for event in events:
+        if event["action"] == "alloc":
+            assert event["addr"] not in live
+            live[event["addr"]] = event["size"]
+        else:
+            assert live.pop(event["addr"]) == event["size"]
+        most = max(most, sum(live.values()))
+    assert most == analyze_lifetimes(trace).peak * trace.chunk_bytes
+    assert sorted(event["time_us"] for event in events) == [event["time_us"] for event in events]
+    assert {event["frames"][0]["filename"] for event in events} <= set(ROLES)

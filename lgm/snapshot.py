@@ -1,0 +1,59 @@
+"""An iteration as a snapshot of torch's allocator, for the viewer people know (pytorch.org/memory_viz).
+
+Covers: each tensor's allocation and release as the events of ``torch.cuda.memory._snapshot()``, with the operator in
+the place of a stack.
+Leaves: what each tensor is for (``roles``), a page of our own (``page``).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .model import Trace
+from .roles import ROLES, roles_of
+from .schedule import nominal
+
+__all__ = ["snapshot", "write_snapshot"]
+
+_BASE = 0x7F00_0000_0000  # no address of it is real: each tensor has one of its own
+
+
+def snapshot(trace: Trace) -> dict[str, Any]:
+    """The iteration twice, so that what lives from one into the next is seen to; what lasts is allocated before."""
+    roles, times = roles_of(trace), nominal(trace) * 1e6
+    sizes = trace.chunks * trace.chunk_bytes
+    ends = np.cumsum(sizes)
+    born, died = trace.tensor_born.tolist(), trace.tensor_died.tolist()
+    names = [trace.describe(k) for k in range(trace.operations)]
+    events: list[tuple[float, int, dict[str, Any]]] = []  # time; releases go before allocations of the same moment
+
+    def event(action: str, t: int, turn: int, row: int, when: float) -> None:
+        copy = _BASE + turn * int(ends[-1]) if born[t] >= 0 else _BASE
+        where = {"name": names[row], "filename": ROLES[roles.role[t]], "line": row} if row >= 0 else None
+        events.append((when, action == "alloc", {
+            "action": action, "addr": copy + int(ends[t] - sizes[t]), "size": int(sizes[t]), "stream": 0,
+            "time_us": int(when), "frames": [where or {"name": "before", "filename": ROLES[roles.role[t]], "line": 0}],
+        }))  # fmt: skip
+
+    length = float(times[-1])
+    for t in range(trace.tensors):
+        if born[t] < 0:
+            event("alloc", t, 0, -1, 0.0)
+            continue
+        for turn in range(2):
+            event("alloc", t, turn, born[t], turn * length + times[born[t]])
+            if died[t] >= 0:
+                later = turn + (died[t] < born[t])
+                event("free_completed", t, turn, died[t], later * length + times[died[t] + 1])
+    events.sort(key=lambda each: each[:2])
+    return {"segments": [], "device_traces": [[each for _, _, each in events]]}
+
+
+def write_snapshot(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Write it as torch's ``_dump_snapshot`` does."""
+    Path(path).write_bytes(pickle.dumps(snapshot(trace)))
