@@ -111,5 +111,4 @@ def test_real_models_without_copies(name: str, fractions: tuple[float, ...]) -> 
 def test_real_models_made_again_on_an_ordered_device(name: str, recompute: str, late: bool) -> None:
     fraction = 0.75 if recompute == "only" and name in ("bert", "vit") else 0.5
     (run,) = made_again(name, (fraction,), recompute=recompute)
-    assert run["drops"] > 0
-    assert recompute == "auto" or run["moved_out_bytes"] == 0
+    assert recompute == "auto" or (run["drops"] > 0 and run["moved_out_bytes"] == 0)
