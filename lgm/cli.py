@@ -24,6 +24,7 @@ from .page import write_page
 from .planner import Switches
 from .progress import Bar
 from .simulate import run_on_demand
+from .sizes import by_size
 from .snapshot import write_snapshot
 from .units import format_bytes, format_seconds, parse_bytes, parse_share, parse_speed
 from .validate import validate
@@ -139,6 +140,10 @@ def _fit(options: argparse.Namespace) -> int:
     one_memory = options.gpu is not None and GPUS[options.gpu].link == 0
     ways: tuple[Recompute, ...] = ("only",) if one_memory else get_args(Recompute)
     print(report.fit(trace, _device(options, trace), Bar(), ways))
+    if options.gpu is None and options.link is None:
+        print("  assumed: copies at 12GB/s each way (--link), computing as recorded (--gpu)")
+    if options.gpu is not None:
+        print("\n" + by_size(codec.load_trace(options.trace), GPUS[options.gpu], options.numbers, Bar()))
     return 0
 
 

@@ -93,7 +93,7 @@ LGM = [
     {"only", "chain"},
     {"mix", "harmony"},
     {"report"},
-    {"page", "snapshot"},
+    {"page", "snapshot", "sizes"},
     {"__init__"},
     {"cli"},
     {"__main__"},

@@ -330,6 +330,7 @@ def recorded_trace(**meta: Any) -> lgm.Trace:
             f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step or "
             "vtensor.step()"
         )
+    meta = {"unmanaged_bytes": planner.module.unmanaged()["peak"], **meta}
     if planner.config.device == "cpu":
         meta = {"flop_per_second": flop_per_second(), **meta}
     return make_recording(raw, planner.config.chunk, meta).trace

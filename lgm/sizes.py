@@ -1,0 +1,126 @@
+"""What an iteration takes on devices of the memories there are: to choose one before it is bought.
+
+Covers: what is left for tensors, the step there, the largest batch.
+Leaves: speeds (``gpus``), plans (``mix``), all budgets of one device (``report.fit``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .errors import InfeasibleError
+from .gpus import Gpu, Numbers, on_gpu
+from .lifetimes import analyze_lifetimes
+from .mix import analyze
+from .model import Device, Plan, Trace
+from .units import format_bytes, format_seconds
+
+__all__ = ["by_size"]
+
+SIZES = (4, 6, 8, 12, 16, 24)  # GiB of cards that people have
+_CONTEXT = 600 << 20  # of CUDA and its libraries; a guess: 400 to 800 MiB were seen
+_MOST = 1.1  # of computing alone: what a larger batch may cost an image
+_LARGEST = 64
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(slots=True)
+class _Sizes:
+    trace: Trace
+    gpu: Gpu
+    numbers: Numbers
+
+    def plan(self, room: int, batch: int) -> Plan | None:
+        """Of a batch so many times as large; None if no plan works."""
+        trace = on_gpu(self.trace, self.gpu, self.numbers, batch)
+        chunks = room // trace.chunk_bytes
+        if chunks < 1:
+            return None
+        speed = self.gpu.link or 1.0
+        try:
+            device = Device(chunks, speed, speed)
+            return analyze(trace, device, recompute="auto" if self.gpu.link else "only")
+        except InfeasibleError:
+            return None
+
+    def largest(self, room: int, least: int) -> int:
+        """The largest batch, of `least` and more, that costs an image no more than `_MOST` of computing; 0 if none."""
+
+        def works(batch: int) -> bool:
+            trace = on_gpu(self.trace, self.gpu, self.numbers, batch)
+            if analyze_lifetimes(trace).peak * trace.chunk_bytes <= room:
+                return True
+            plan = self.plan(room, batch)
+            return plan is not None and plan.prediction.step_seconds <= _MOST * plan.recorded.seconds
+
+        if least >= _LARGEST:
+            return least
+        if not works(least):
+            return 0
+        good, bad = least, 2 * least
+        while good < _LARGEST and works(bad):
+            good, bad = bad, 2 * bad
+        while bad - good > max(good // 8, 1):
+            middle = (good + bad) // 2
+            good, bad = (middle, bad) if works(middle) else (good, middle)
+        return good
+
+
+def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progress | None = None) -> str:
+    """A row for each memory there is, from the smallest.
+
+    Parameters
+    ----------
+    trace
+        As recorded, on a processor.
+    gpu
+        Whose speeds are taken; its memory is the one that is varied.
+
+    Raises
+    ------
+    LgmError
+        If the trace does not say how fast its machine was.
+    """
+    beside = trace.meta.get("unmanaged_bytes")
+    small = int(beside) if isinstance(beside, int | float) else 0
+    sizes = _Sizes(trace, gpu, numbers)
+    there = on_gpu(trace, gpu, numbers)
+    lines = [
+        f"  {gpu.title} with other memories: times by arithmetic; {format_bytes(_CONTEXT)} for CUDA (guessed) and "
+        f"{format_bytes(small)}{'' if beside is not None else ' (not in this trace)'} of small tensors taken off",
+        f"  peak {format_bytes(analyze_lifetimes(there).peak * there.chunk_bytes)}, computing "
+        f"{format_seconds(there.seconds)} a step",
+        f"  {'memory':>9} {'for tensors':>12} {'a step':>11} {'of plain':>9} {'copied':>12} {'made again':>12} "
+        f"{'largest batch at ' + format(_MOST, '.1f'):>22}",
+    ]
+    least = 1
+    chosen = sorted({*SIZES, gpu.memory >> 30})
+    for k, size in enumerate(chosen):
+        room = (size << 30) - _CONTEXT - small
+        if progress is not None:
+            progress("memories", k / len(chosen))
+        found = sizes.plan(room, 1)
+        cells = ["-"] * 4
+        if found is not None:
+            p, chunk = found.prediction, found.trace.chunk_bytes
+            made = 0 if found.remaking is None else int(there.tensor_bytes[found.remaking.make_tensor].sum())
+            moved = format_bytes((p.out_chunks + p.in_chunks) * chunk)
+            cells = [format_seconds(p.step_seconds), f"{p.step_seconds / there.seconds:.2f}", moved, format_bytes(made)]
+        batch = sizes.largest(room, least) if found is not None else 0
+        least = max(least, batch)
+        mark = "  <- this device" if size << 30 == gpu.memory else ""
+        lines.append(
+            f"  {size:>5} GiB {format_bytes(max(room, 0)):>12} {cells[0]:>11} {cells[1]:>9} {cells[2]:>12} "
+            f"{cells[3]:>12} {_times(batch):>22}{mark}"
+        )
+    if progress is not None:
+        progress("memories", 1.0)
+    return "\n".join(lines)
+
+
+def _times(batch: int) -> str:
+    if not batch:
+        return "-"
+    return f"{_LARGEST} x and more" if batch >= _LARGEST else f"{batch} x as recorded"
