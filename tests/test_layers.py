@@ -70,7 +70,7 @@ HARMONY = [
     {"__init__"},
 ]
 PIPELINE = [
-    {"placement", "wire"},
+    {"placement", "wire", "look"},
     {"mail", "orders"},
     {"promise", "whole"},
     {"ledger"},

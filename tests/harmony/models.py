@@ -113,6 +113,45 @@ def experts() -> Made:
     return Experts(), lambda: torch.randn(8, 32), lambda model, x: model(x).square().mean()
 
 
+class OddLayer(nn.Module):
+    """Keywords, results in a mapping of which one is unused, dropout, a parameter of somebody else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.drop = nn.Linear(16, 16), nn.Dropout(0.2)
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor | None = None, **_: Any) -> dict[str, Any]:
+        y = self.drop(torch.tanh(self.inner(x)))
+        return {"y": y if scale is None else y * scale, "unused": y.sum(), "given": x, "none": None}
+
+
+class Odd(nn.Module):
+    """What else programs do around their layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([OddLayer() for _ in range(6)])
+        nn.utils.parametrizations.weight_norm(self.layers[1].inner)
+        self.layers[2] = nn.utils.weight_norm(nn.Linear(16, 16))
+        self.scale = nn.Parameter(torch.ones(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.layers[3].eval()
+        for k, layer in enumerate(self.layers):
+            x = x + 0.1 * torch.randn(x.shape)
+            found = layer(x, **({} if k == 2 else {"scale": self.scale if k % 2 else None, "name": "any"}))
+            x = found if k == 2 else found["y"]
+            x[:, 0] = 0
+            with torch.inference_mode():
+                x.argmax()
+            x = x.relu_().t().contiguous().t() if k == 4 else x
+        return x
+
+
+def odd() -> Made:
+    return Odd(), lambda: torch.randn(8, 16), lambda model, batch: model(batch).pow(2).mean()
+
+
 MODELS: dict[str, Callable[[], Made]] = {
     name.__name__: name for name in (gpt2, bert, llama, t5, resnet, vit, unet, albert, experts)
 }

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vtensor
 from vtensor import native
-from vtensor.primitives import _address
+from vtensor.doors import address_of
 
 from ..identity import PAGE, leaves, same
 
@@ -115,7 +115,7 @@ def _disturb(m: Machine, x: torch.Tensor, y: torch.Tensor, n: int) -> None:
             with contextlib.suppress(MemoryError):
                 native.load().resize(max(m.budget + n - 15, 1))
         case _:
-            core.drop(_address(x if n % 2 else y))
+            core.drop(address_of(x if n % 2 else y))
 
 
 def _fork(x: torch.Tensor) -> None:

@@ -20,7 +20,7 @@ from .again import Again, Buffers
 from .layers import find_layers, layers_named
 from .microbatches import Generators, cut
 from .packing import Packing
-from .pipeline import Pipeline
+from .pipeline import End, Look, Pipeline, Worker
 from .replicas import Replicas
 from .stops import Order, Stops
 from .updates import Update, Updates, when_to_update
@@ -159,6 +159,7 @@ class Harmony:
         """
         if self._pipeline is None:
             return self._train(batch)
+        self._pipeline.check()
         if not self._pipeline.first:
             with as_one_iteration(self):
                 return self._serve(self._pipeline)
@@ -179,35 +180,39 @@ class Harmony:
         if not batches:
             raise ConfigError("split= returned no microbatch")
         if self._pipeline is not None and not self._pipeline.placed:
-            self._look(batches[0])
-            self._pipeline.place(self.packs)
+            look = self._look(self._pipeline, batches[0])
+            self._pipeline.place(self.packs, look)
         with as_one_iteration(self):
             return self._step(batches)
 
-    def _look(self, microbatch: Any) -> None:
+    def _look(self, pipeline: Pipeline, microbatch: Any) -> Look:
         """Find out in which order layers run, without a trace: before they can live in different processes."""
         generators = Generators(1)
         order = Order(self._packing.layers, lambda: True)
         try:
-            with torch.no_grad(), Buffers(self.model):
+            with torch.no_grad(), Buffers(self.model), pipeline.look() as look:
                 self._loss(self.model, microbatch)
         finally:
             order.remove()
             generators.finish()
         self._packing.order_by(order)
+        return look
 
     def _serve(self, pipeline: Pipeline) -> torch.Tensor:
         """What another process than the first does in a step of a pipeline."""
-        count, worker = pipeline.await_step()
-        updates = Updates(self.optimizer, self._names, count, worker.current)
-        again = Again(list(filter(pipeline.here, self._packing.layers)) if self._recompute else [])
-        try:
-            end = worker.serve(updates.update_complete if self._update == "packs" else lambda: None)
-        finally:
-            again.remove()
-            updates.remove()
-        self._update_all(updates)
-        return pipeline.leave(end)
+
+        def step(count: int, worker: Worker) -> End:
+            updates = Updates(self.optimizer, self._names, count, worker.current)
+            again = Again(list(filter(pipeline.here, self._packing.layers)) if self._recompute else [])
+            try:
+                end = worker.serve(updates.update_complete if self._update == "packs" else lambda: None)
+            finally:
+                again.remove()
+                updates.remove()
+            self._update_all(updates)
+            return end
+
+        return pipeline.serve(step)
 
     def _step(self, batches: list[Any]) -> torch.Tensor:
         count = len(batches)

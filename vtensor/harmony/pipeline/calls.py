@@ -19,7 +19,7 @@ from ..microbatches import generator_state, set_generator_state, tensors_of
 from ..weave import Weave
 from .ledger import Ledger
 from .mail import Mail
-from .orders import STATE, Back, Fetch, Key, Modes, Result, Run
+from .orders import MOST_KNOWN, STATE, Back, Fetch, Key, Modes, Result, Run
 from .promise import Promise
 from .wire import Layout, layout_of, pack, unpack
 
@@ -32,6 +32,13 @@ class Known:
     def __init__(self) -> None:
         self.results: dict[Any, Result] = {}
         self.gradients: dict[Any, tuple[Layout | None, ...]] = {}
+        self.draws_between = False  # whether the program draws random numbers between layers
+
+    def bound(self) -> None:
+        """Forget, before there are too many: it is asked for again."""
+        if len(self.results) >= MOST_KNOWN:
+            self.results.clear()
+            self.gradients.clear()
 
 
 class Callee(NamedTuple):
@@ -62,6 +69,7 @@ class Calls:
 
     def __init__(self, mail: Mail, callees: Sequence[Callee], weave: Weave, known: Known) -> None:
         self._mail, self._weave, self._known = mail, weave, known
+        self._draws_between = known.draws_between
         self._ledger = Ledger(mail)
         self._states: dict[int, Promise] = {}  # of a microbatch' generators, where they are elsewhere
         self._state_layout = layout_of(generator_state())
@@ -75,6 +83,10 @@ class Calls:
                 continue
             self._replaced.append((layer, vars(layer).get("forward")))
             layer.forward = self._elsewhere(callee)
+            for parameter in layer.parameters():
+                if parameter.requires_grad:
+                    hook = parameter.register_post_accumulate_grad_hook(_refuse(callee))  # type: ignore[no-untyped-call]
+                    self._hooks.append(hook)
 
     def _watch(self, layer: nn.Module) -> None:
         """A layer that is here: what it is given is on its way when it stops, and so are gradients."""
@@ -142,6 +154,7 @@ class Calls:
         layouts = tuple(layout_of(tensor) for tensor in inputs)
         signature = request.signature = (callee.number, request.arguments, layouts, needed, request.modes)
         ask = signature not in self._known.results
+        request.leaves = tuple(tensor.is_leaf for tensor in inputs)
         request.order = self._ledger.next_order()
         order = Run(
             request.order, microbatch, callee.number, request.arguments, keys, needed, tuple(fetches), request.modes,
@@ -149,16 +162,20 @@ class Calls:
         )  # fmt: skip
         self._ledger.say(order, callee.owner)
         if ask:
+            self._known.bound()
             self._known.results[signature] = self._mail.hear(callee.owner)
         request.result = self._known.results[signature]
-        state = Promise(self._state_layout, Key(request.order, STATE), callee.owner, ask=self._ledger.ask_for)
-        self._states[microbatch] = self._ledger.enter(state)
+        if request.result.draws:
+            state = Promise(self._state_layout, Key(request.order, STATE), callee.owner, ask=self._ledger.ask_for)
+            self._states[microbatch] = self._ledger.enter(state)
+            if self._draws_between:
+                self._before_waiting(callee.ranks[0])
         layouts = request.result.layouts
         return [self._promise(layout, Key(request.order, k), callee, 0) for k, layout in enumerate(layouts)]
 
     # --- backward -----------------------------------------------------------------------------------------------
 
-    def back(self, request: _Request, gradients: Sequence[torch.Tensor | None]) -> list[Promise | None]:
+    def back(self, request: _Request, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Order the backward of a run; the gradients of its inputs, promised."""
         fetches: list[Fetch] = []
         callee = request.callee
@@ -166,26 +183,32 @@ class Calls:
         signature = (request.signature, tuple(None if g is None else layout_of(g) for g in gradients))
         ask = signature not in self._known.gradients
         order = self._ledger.next_order()
-        self._ledger.say(Back(order, request.order, keys, tuple(fetches), ask), callee.owner)
+        promised = None if ask else tuple(layout is not None for layout in self._known.gradients[signature])
+        self._ledger.say(Back(order, request.order, keys, promised, tuple(fetches)), callee.owner)
         if ask:
             self._known.gradients[signature] = self._mail.hear(callee.owner)
-        return [
+        found = [
             None if layout is None else self._promise(layout, Key(order, k), callee, 1)
             for k, layout in enumerate(self._known.gradients[signature])
         ]
+        # Autograd locks a leaf while it adds to its gradient: nobody may wait there for others to go on.
+        return [g.get() if leaf and g is not None else g for g, leaf in zip(found, request.leaves, strict=True)]
 
     # --- what was promised --------------------------------------------------------------------------------------
 
     def _promise(self, layout: Layout, key: Key, callee: Callee, way: int) -> Promise:
         def before_waiting() -> None:
-            self._expect_state()
-            if self._weave.current() is not None:
-                self._weave.stop(callee.ranks[way])  # others go on meanwhile
-            self.take_state()
+            self._before_waiting(callee.ranks[way])
 
         return self._ledger.enter(
             Promise(layout, key, callee.owner, ask=self._ledger.ask_for, before_waiting=before_waiting)
         )
+
+    def _before_waiting(self, rank: int) -> None:
+        self._expect_state()
+        if self._weave.current() is not None:
+            self._weave.stop(rank)  # others go on meanwhile
+        self.take_state()
 
     def _soon(self, *values: Any) -> None:
         """Before the microbatch stops: what it will look at then is to be on its way."""
@@ -217,6 +240,7 @@ class _Request:
         self.calls, self.callee, self.arguments = calls, callee, arguments
         self.modes = _modes(callee.layer)
         self.order = 0
+        self.leaves: tuple[bool, ...] = ()
         self.signature: Any = None
         self.result: Result
 
@@ -241,7 +265,17 @@ class _Call(torch.autograd.Function):
         return None, None, *ctx.request.calls.back(ctx.request, gradients)
 
 
+def _refuse(callee: Callee) -> Callable[[torch.Tensor], None]:
+    def refuse(_parameter: torch.Tensor) -> None:
+        raise HarmonyError(
+            f"a parameter of the layer {callee.name} is used outside of it, and lives in another process: name other "
+            "layers with layers=, so that this one stays in the first process"
+        )
+
+    return refuse
+
+
 def _modes(layer: nn.Module) -> Modes:
     kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     autocast = tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds)
-    return Modes(torch.is_grad_enabled(), autocast, layer.training)
+    return Modes(torch.is_grad_enabled(), autocast, tuple(module.training for module in layer.modules()))

@@ -9,9 +9,25 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
+
 from .wire import Layout
 
-__all__ = ["STATE", "Back", "Began", "End", "Failed", "Fetch", "Forget", "Key", "Modes", "Result", "Run", "Send"]
+__all__ = [
+    "MOST_KNOWN",
+    "STATE",
+    "Back",
+    "Began",
+    "End",
+    "Failed",
+    "Fetch",
+    "Forget",
+    "Key",
+    "Modes",
+    "Result",
+    "Run",
+    "Send",
+]
 
 
 class Key(NamedTuple):
@@ -21,6 +37,7 @@ class Key(NamedTuple):
     result: int
 
 
+MOST_KNOWN = 10_000  # shapes of arguments of which it is remembered how results are laid out
 STATE = -1  # the result that says what the generators are after a run
 
 
@@ -39,7 +56,8 @@ class Modes(NamedTuple):
     grad: bool
     autocast: tuple[tuple[str, bool, Any], ...]
     """Of each type of device: whether, and to which type."""
-    training: bool
+    training: tuple[bool, ...]
+    """Of the layer and all within it."""
 
 
 class Run(NamedTuple):
@@ -63,14 +81,14 @@ class Run(NamedTuple):
 
 
 class Back(NamedTuple):
-    """The backward of a run."""
+    """The backward of a run. With nothing promised it is answered with layouts, None where there is no gradient."""
 
     order: int
     run: int
     gradients: tuple[Key | None, ...]
+    promised: tuple[bool, ...] | None
+    """Which gradients the caller counts on; None: it does not know yet."""
     fetches: tuple[Fetch, ...]
-    ask: bool
-    """Whether to answer with the layouts of the gradients, None where there is none."""
 
 
 class Result(NamedTuple):
@@ -79,6 +97,8 @@ class Result(NamedTuple):
     value: bytes
     layouts: tuple[Layout, ...]
     differentiable: tuple[bool, ...]
+    draws: bool
+    """Whether the run drew random numbers."""
 
 
 class Send(NamedTuple):
@@ -106,8 +126,10 @@ class Began(NamedTuple):
 class End(NamedTuple):
     """A step ends."""
 
-    loss: Any
-    state: Any
+    loss: float
+    dtype: torch.dtype
+    """Of the loss."""
+    state: bytes
     """Of the generators."""
 
 

@@ -7,7 +7,8 @@ Leaves: the step itself (``calls``, ``worker``), gathering weights (``whole``).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ...errors import HarmonyError
 from ..microbatches import generator_state, set_generator_state
 from ..weave import Weave
 from .calls import Callee, Calls, Known
+from .look import Look
 from .mail import Mail
 from .orders import Began, End, Failed
 from .placement import place
@@ -54,7 +56,19 @@ class Pipeline:
         self.size = self._mail.size
         self.first = self._mail.rank == 0
         """Whether this process is the one in which the program runs."""
+        self._failed = False  # what was under way then may arrive in the place of what is sent later
         share(self._mail, model)
+
+    def check(self) -> None:
+        """Before a step.
+
+        Raises
+        ------
+        HarmonyError
+            If one failed.
+        """
+        if self._failed:
+            raise HarmonyError("an earlier step of this pipeline failed: start its processes anew, from a checkpoint")
 
     def here(self, layer: nn.Module) -> bool:
         """Whether the layer lives in this process."""
@@ -67,8 +81,13 @@ class Pipeline:
 
     # --- the first process --------------------------------------------------------------------------------------
 
-    def place(self, packs: Sequence[Sequence[nn.Module]]) -> None:
+    def look(self) -> Look:
+        """Around one run of the program as a whole, before layers are placed."""
+        return Look(self._model, self._layers)
+
+    def place(self, packs: Sequence[Sequence[nn.Module]], look: Look) -> None:
         """Decide where layers live, once."""
+        self._known.draws_between = look.draws_between
         found = place(self._model, packs, self.size)
         self._owners = {layer: found.get(layer, 0) for layer in self._layers}
 
@@ -84,11 +103,12 @@ class Pipeline:
 
     def end(self, loss: torch.Tensor) -> None:
         """All processes end the step, with this loss and the state of the generators."""
-        self._say_to_all(End(loss.item(), generator_state().numpy().tobytes()))
+        self._say_to_all(End(loss.item(), loss.dtype, generator_state().numpy().tobytes()))
         self._mail.settle()
 
     def fail(self, error: BaseException) -> None:
-        """The others end, too."""
+        """The others end, too; there is no other step."""
+        self._failed = True
         with contextlib.suppress(HarmonyError):  # some may have ended already
             self._say_to_all(Failed(f"{type(error).__name__}: {error}"))
 
@@ -98,19 +118,26 @@ class Pipeline:
 
     # --- the others ---------------------------------------------------------------------------------------------
 
-    def await_step(self) -> tuple[int, Worker]:
-        """Wait for the first process to begin a step; the number of microbatches, and who does what is said."""
+    def serve(self, step: Callable[[int, Worker], End]) -> torch.Tensor:
+        """Wait for the first process to begin a step, and take part in it; its loss.
+
+        `step` is given the number of microbatches, and who does what is said.
+        """
+        try:
+            end = step(*self._await_step())
+        except BaseException:
+            self._failed = True
+            raise
+        set_generator_state(torch.frombuffer(bytearray(end.state), dtype=torch.uint8))
+        self._mail.settle()
+        return torch.tensor(end.loss, dtype=end.dtype)
+
+    def _await_step(self) -> tuple[int, Worker]:
         began = self._mail.hear(0)
         if isinstance(began, Failed):
             raise HarmonyError(f"the first process failed: {began.why}")
         self._owners = dict(zip(self._layers, began.owners, strict=True))
         return began.microbatches, self._worker
-
-    def leave(self, end: End) -> torch.Tensor:
-        """The step is over; its loss."""
-        set_generator_state(torch.frombuffer(bytearray(end.state), dtype=torch.uint8))
-        self._mail.settle()
-        return torch.tensor(end.loss)
 
     # --- all ----------------------------------------------------------------------------------------------------
 
@@ -119,10 +146,12 @@ class Pipeline:
         parameters = list(parameters)
         mine = [p for p in parameters if p.grad is not None]
         norms = dict(zip(mine, torch._foreach_norm([p.grad for p in mine if p.grad is not None]), strict=True))
-        row = torch.stack([norms[p].float().cpu() if p in norms else torch.zeros(()) for p in parameters])
+        row = [norms[p].double().cpu() if p in norms else torch.zeros((), dtype=torch.double) for p in parameters]
         has = torch.tensor([float(p in norms) for p in parameters])
-        everywhere, used = self._mail.sum(row), self._mail.sum(has)
-        total = torch.linalg.vector_norm(everywhere[used > 0])
+        everywhere, used = self._mail.sum(torch.stack(row)), self._mail.sum(has) > 0
+        dtypes = [p.dtype for p, there in zip(parameters, used.tolist(), strict=True) if there]
+        dtype = functools.reduce(torch.promote_types, dtypes, torch.bfloat16 if not dtypes else dtypes[0])
+        total = torch.linalg.vector_norm(everywhere[used].to(dtype))
         nn.utils.clip_grads_with_norm_(mine, limit, total)
 
     def gather(self, optimizer: torch.optim.Optimizer) -> None:

@@ -17,9 +17,18 @@ __all__ = ["place"]
 def place(model: nn.Module, packs: Sequence[Sequence[nn.Module]], processes: int) -> dict[nn.Module, int]:
     """The process of each layer: pack k lives in process k modulo their number.
 
-    A layer that shares a parameter or a buffer with anything else stays in the first process, where the program is.
+    In the first process, where the program is, stays a layer that shares a parameter or a buffer with anything else,
+    and one that a hook of its own reparametrizes (``nn.utils.weight_norm``): hooks of a layer run where it is called.
     """
-    return {layer: 0 if _shares(model, layer) else k % processes for k, layers in enumerate(packs) for layer in layers}
+    return {
+        layer: 0 if _shares(model, layer) or _reparametrized(layer) else k % processes
+        for k, layers in enumerate(packs)
+        for layer in layers
+    }
+
+
+def _reparametrized(layer: nn.Module) -> bool:
+    return any(type(hook).__module__.startswith("torch.nn.utils") for hook in layer._forward_pre_hooks.values())
 
 
 def _own(module: nn.Module) -> list[torch.Tensor]:

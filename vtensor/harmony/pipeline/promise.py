@@ -68,7 +68,8 @@ class Promise(torch.Tensor):
         if self._held is None:
             self._before_waiting()
         if self._parcel is not None:
-            self._held, self._parcel = self._parcel.wait(), None
+            with torch.inference_mode(False):  # what is asked for there may be needed for a gradient later
+                self._held, self._parcel = self._parcel.wait(), None
         assert self._held is not None
         return self._held
 

@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ...errors import HarmonyError
 from ..microbatches import generator_state, set_generator_state
 from .mail import Mail
-from .orders import STATE, Back, End, Failed, Fetch, Forget, Key, Modes, Result, Run, Send
+from .orders import MOST_KNOWN, STATE, Back, End, Failed, Fetch, Forget, Key, Modes, Result, Run, Send
 from .wire import layout_of, pack, unpack
 
 __all__ = ["Worker"]
@@ -86,25 +86,29 @@ class Worker:
     def _run(self, order: Run) -> None:
         self._fetch(order.fetches)
         layer = self._layers[order.layer]
-        ran = self._runs[order.order] = _Ran(order.microbatch, len(order.tensors))
+        name = self._names[order.layer]
+        ran = self._runs[order.order] = _Ran(order.microbatch, len(order.tensors), name)
         arguments = [
             _Enter.apply(ran, index, _NEEDS, self._tensors[key]) if needed else self._tensors[key]  # type: ignore[no-untyped-call]
             for index, (key, needed) in enumerate(zip(order.tensors, order.needed, strict=True))
         ]
         versions = [tensor._version for tensor in arguments]
         args, kwargs = unpack(order.arguments, lambda index: arguments[index])
-        set_generator_state(self._tensors[order.state])
+        for module, training in zip(layer.modules(), order.modes.training, strict=True):
+            module.training = training
+        before = self._tensors[order.state]
+        set_generator_state(before)
         self._microbatch = order.microbatch
         with _thread_state(order.modes):
             value = layer.forward(*args, **kwargs)
         self._microbatch = None
-        name = self._names[order.layer]
         if [tensor._version for tensor in arguments] != versions:
             raise HarmonyError(f"the layer {name} writes into its arguments, which live elsewhere: {_STAY}")
-        self._tensors[Key(order.order, STATE)] = generator_state()
-        self._keep(order, ran, arguments, value, name)
+        after = self._tensors[Key(order.order, STATE)] = generator_state()
+        self._keep(order, ran, arguments, value, not torch.equal(before, after))
 
-    def _keep(self, order: Run, ran: _Ran, arguments: Sequence[torch.Tensor], value: Any, name: str) -> None:
+    def _keep(self, order: Run, ran: _Ran, arguments: Sequence[torch.Tensor], value: Any, draws: bool) -> None:
+        name = self._names[order.layer]
         given = {id(tensor): index for index, tensor in enumerate(arguments)}
         results: dict[int, torch.Tensor] = {}
         places: dict[int, int] = {}
@@ -120,9 +124,11 @@ class Worker:
             self._tensors[Key(order.order, index)] = tensor.detach()
             ran.results.append(get_gradient_edge(tensor) if tensor.requires_grad else None)
         layouts = tuple(layout_of(tensor) for tensor in results.values())
-        result = Result(packed, layouts, tuple(tensor.requires_grad for tensor in results.values()))
+        result = Result(packed, layouts, tuple(tensor.requires_grad for tensor in results.values()), draws)
         if order.ask:
             self._mail.say(result, 0)
+        if len(self._alike) >= MOST_KNOWN:
+            self._alike.clear()
         if self._alike.setdefault(order.signature, result) != result:
             raise HarmonyError(
                 f"the layer {name} returned something else for arguments of the same shapes, besides the values of "
@@ -148,9 +154,15 @@ class Worker:
                 torch.autograd.backward([edge for edge, _ in given], [gradient for _, gradient in given])
         self._microbatch = None
         for index, gradient in enumerate(ran.gradients):
+            given_one = gradient is not None
+            if order.promised is not None and given_one != order.promised[index]:
+                raise HarmonyError(
+                    f"the layer {ran.name} gave a gradient to an argument for one microbatch and none for another; who "
+                    f"called it did not know: {_STAY}"
+                )
             if gradient is not None:
                 self._tensors[Key(order.order, index)] = gradient
-        if order.ask:
+        if order.promised is None:
             self._mail.say(tuple(None if g is None else layout_of(g) for g in ran.gradients), 0)
 
 
@@ -160,8 +172,8 @@ _STAY = "name the other layers with layers=, so that this one stays in the first
 class _Ran:
     """A run whose backward is to come."""
 
-    def __init__(self, microbatch: int, arguments: int) -> None:
-        self.microbatch = microbatch
+    def __init__(self, microbatch: int, arguments: int, name: str) -> None:
+        self.microbatch, self.name = microbatch, name
         self.results: list[GradientEdge | None] = []
         self.gradients: list[torch.Tensor | None] = [None] * arguments
 
