@@ -14,14 +14,18 @@ constexpr std::array<std::string_view, 15> kCalls = {
     "reserve",  "release",    "set_capacity", "create",  "destroy", "map",  "protect",  "unmap",
     "map_host", "unmap_host", "copy_out",     "copy_in", "wait",    "poll_out", "poll_in"};
 
+std::size_t place_of(std::string_view name) {
+  return static_cast<std::size_t>(std::find(kCalls.begin(), kCalls.end(), name) - kCalls.begin());
+}
+
 Status injected(const char* name) { return {Code::failed, name, EIO}; }
 }  // namespace
 
 InjectDriver::Fault& InjectDriver::fault(const std::string& name) {
-  if (std::find(kCalls.begin(), kCalls.end(), name) == kCalls.end()) {
-    throw InvalidUse("the driver port has no call '" + name + "'");
-  }
-  return faults_[name];
+  static_assert(kCalls.size() == std::tuple_size_v<decltype(faults_)>);
+  const std::size_t at = place_of(name);
+  if (at == kCalls.size()) throw InvalidUse("the driver port has no call '" + name + "'");
+  return faults_[at];
 }
 
 void InjectDriver::fail(const std::string& name, std::uint64_t nth, std::uint64_t times) {
@@ -38,13 +42,13 @@ void InjectDriver::delay(const std::string& name, std::uint64_t microseconds) {
 
 std::uint64_t InjectDriver::calls(const std::string& name) const {
   std::lock_guard lock(mutex_);
-  const auto found = faults_.find(name);
-  return found == faults_.end() ? 0 : found->second.calls;
+  const std::size_t at = place_of(name);
+  return at == kCalls.size() ? 0 : faults_[at].calls;
 }
 
 void InjectDriver::clear() {
   std::lock_guard lock(mutex_);
-  for (auto& [name, found] : faults_) found = {.calls = found.calls};
+  for (Fault& found : faults_) found = {.calls = found.calls};
 }
 
 bool InjectDriver::fails(const char* name) {
@@ -52,7 +56,7 @@ bool InjectDriver::fails(const char* name) {
   bool fail = false;
   {
     std::lock_guard lock(mutex_);
-    Fault& found = faults_[name];
+    Fault& found = faults_[place_of(name)];
     ++found.calls;
     fail = found.first != 0 && found.calls >= found.first && found.calls <= found.last;
     delay_us = found.delay_us;
