@@ -89,6 +89,9 @@ def _tensors(owners: Iterable[Any]) -> Iterator[torch.Tensor]:
 def _is_older(tensor: torch.Tensor, config: Config) -> bool:
     if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout != torch.strided:
         return False
+    if tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
+        return False
     if tensor.device.type != config.device or storage_of(tensor).nbytes() < config.min_size:
         return False
-    return not native.load().residency(address_of(tensor))["chunks"]
+    managed = native.load().residency(address_of(tensor))["chunks"] > 0
+    return not managed and not tensor.is_shared()  # type: ignore[no-untyped-call]

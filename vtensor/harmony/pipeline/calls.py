@@ -114,6 +114,7 @@ class Calls:
                 layer.forward = own
         for hook in self._hooks:
             hook.remove()
+        self._ledger.close()
 
     # --- forward ------------------------------------------------------------------------------------------------
 
@@ -152,7 +153,14 @@ class Calls:
         state = self._states.get(microbatch)
         state_key = self._ledger.refer(generator_state() if state is None else state, callee.owner, fetches)
         layouts = tuple(layout_of(tensor) for tensor in inputs)
-        signature = request.signature = (callee.number, request.arguments, layouts, needed, request.modes)
+        signature = request.signature = (
+            callee.number,
+            request.arguments,
+            layouts,
+            needed,
+            request.modes,
+            request.trained,
+        )
         ask = signature not in self._known.results
         request.leaves = tuple(tensor.is_leaf for tensor in inputs)
         request.order = self._ledger.next_order()
@@ -239,6 +247,7 @@ class _Request:
     def __init__(self, calls: Calls, callee: Callee, arguments: bytes) -> None:
         self.calls, self.callee, self.arguments = calls, callee, arguments
         self.modes = _modes(callee.layer)
+        self.trained = tuple(parameter.requires_grad for parameter in callee.layer.parameters())
         self.order = 0
         self.leaves: tuple[bool, ...] = ()
         self.signature: Any = None

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ...errors import HarmonyError
 from .mail import Mail, Parcel
 from .orders import Fetch, Forget, Key, Send
 from .promise import Promise
@@ -37,6 +38,15 @@ class Ledger:
         self._orders, self._tags = itertools.count(1), itertools.count(1)
         self._entries: dict[int, _Entry] = {}
         self._unused: dict[int, list[Key]] = {}
+        self._watching: list[Any] = []
+        self._closed = False
+
+    def close(self) -> None:
+        """The step is over: nobody has anything of it any more."""
+        self._closed = True
+        for finalizer in self._watching:
+            finalizer.detach()
+        self._entries.clear()
 
     def next_order(self) -> int:
         """A number that no order and no tensor has."""
@@ -54,34 +64,49 @@ class Ledger:
         return promise
 
     def ask_for(self, promise: Promise) -> Parcel:
-        """Have it sent here."""
+        """Have it sent here.
+
+        Raises
+        ------
+        HarmonyError
+            If its step is over.
+        """
+        if self._closed:
+            raise HarmonyError(
+                "what a layer in another process returned was kept beyond the step without having been looked at: "
+                "keep its .detach().clone()"
+            )
         layout, tag = layout_of(promise), next(self._tags)
         self.say(Send(promise.key, self._mail.rank, tag), promise.owner)
         return self._mail.expect(layout, promise.owner, tag)
 
     def refer(self, tensor: torch.Tensor, to: int, fetches: list[Fetch]) -> Key:
         """The tensor's key. If `to` does not have it, whoever has it sends it; `to` must wait for what is added."""
-        if isinstance(tensor, Promise) and tensor.changed:
-            return self.refer(tensor.get(), to, fetches)
-        promised = isinstance(tensor, Promise)
-        version = 0 if promised or tensor.is_inference() else tensor._version
+        of_others = isinstance(tensor, Promise) and id(tensor) not in self._entries  # of an earlier step
+        if isinstance(tensor, Promise) and (tensor.changed or of_others):
+            return self._send(self._add(tensor.get(), Key(self.next_order(), 0), -1), tensor.get(), to, fetches)
+        version = 0 if isinstance(tensor, Promise) or tensor.is_inference() else tensor._version
         entry = self._entries.get(id(tensor))
         if entry is None or entry.version != version:
             entry = self._add(tensor, Key(self.next_order(), 0), version)
-        if to not in entry.at:
-            tag = next(self._tags)
-            source = tensor.owner if isinstance(tensor, Promise) else self._mail.rank
-            fetches.append(Fetch(entry.key, layout_of(tensor), source, tag))
-            if promised:
-                self.say(Send(entry.key, to, tag), source)
-            else:
-                self._mail.send(tensor, to, tag)
-            entry.at.add(to)
+        return entry.key if to in entry.at else self._send(entry, tensor, to, fetches)
+
+    def _send(self, entry: _Entry, tensor: torch.Tensor, to: int, fetches: list[Fetch]) -> Key:
+        tag = next(self._tags)
+        source = tensor.owner if isinstance(tensor, Promise) else self._mail.rank
+        fetches.append(Fetch(entry.key, layout_of(tensor), source, tag))
+        if isinstance(tensor, Promise):
+            self.say(Send(entry.key, to, tag), source)
+        else:
+            self._mail.send(tensor, to, tag)
+        entry.at.add(to)
         return entry.key
 
     def _add(self, tensor: torch.Tensor, key: Key, version: int) -> _Entry:
         entry = self._entries[id(tensor)] = _Entry(key, version)
-        weakref.finalize(tensor, self._gone, id(tensor), entry).atexit = False
+        finalizer = weakref.finalize(tensor, self._gone, id(tensor), entry)
+        finalizer.atexit = False
+        self._watching.append(finalizer)
         return entry
 
     def _gone(self, identity: int, entry: _Entry) -> None:

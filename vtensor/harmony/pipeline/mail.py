@@ -31,15 +31,15 @@ class Parcel:
     """A tensor under way to this process."""
 
     def __init__(self, mail: Mail, layout: Layout, source: int, tag: int) -> None:
-        self._mail, self._layout, self._source = mail, layout, source
+        self._mail, self._layout = mail, layout
         self._buffer = mail.buffer(layout.nbytes)
         sent = layout.nbytes > 0
-        self._work = mail.begin(distributed.irecv, self._buffer[: layout.nbytes], source, tag) if sent else None
+        self._work = mail.receive(self._buffer, layout.nbytes, source, tag) if sent else None
 
     def wait(self) -> torch.Tensor:
         """The tensor, once it is there."""
         if self._work is not None:
-            self._mail.finish(self._work, self._source)
+            self._mail.arrived(self._work)
         tensor = received(self._layout, self._buffer)
         self._mail.give_back(self._buffer)
         return tensor
@@ -60,8 +60,10 @@ class Mail:
                 "pipeline= needs torch.distributed.init_process_group() first, in processes that torchrun started"
             )
         ranks = distributed.get_process_group_ranks(distributed.group.WORLD if group is True else group)
-        self._group = distributed.new_group(ranks, backend="gloo")
+        self._group = distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
         self.rank, self.size = distributed.get_rank(self._group), len(ranks)
+        # What is under way lives until it has arrived, whoever still wants it, or gloo stops the whole connection.
+        self._receiving: dict[Any, tuple[torch.Tensor, int]] = {}
         self._idle: dict[int, list[torch.Tensor]] = collections.defaultdict(list)
         self._sent: collections.deque[tuple[Any, torch.Tensor, int]] = collections.deque()
 
@@ -95,13 +97,29 @@ class Mail:
         """A tensor that the process is sending, or will."""
         return Parcel(self, layout, source, tag)
 
+    def receive(self, buffer: torch.Tensor, size: int, source: int, tag: int) -> Any:
+        """Begin to receive a tensor's bytes; for :meth:`arrived`."""
+        work = self.begin(distributed.irecv, buffer[:size], source, tag)
+        self._receiving[work] = buffer, source
+        return work
+
+    def arrived(self, work: Any) -> torch.Tensor:
+        """Wait for what was begun; its buffer."""
+        buffer, source = self._receiving[work]
+        self.finish(work, source)
+        del self._receiving[work]
+        return buffer
+
     def settle(self) -> None:
-        """Wait until all that was sent has arrived."""
+        """Wait until all that was sent has arrived, also what nobody waited for."""
+        for work in list(self._receiving):
+            self.give_back(self.arrived(work))
         while self._sent:
             self._finish_first()
 
     def share(self, tensor: torch.Tensor, source: int) -> None:
         """The values of one process' tensor for all. A collective: all must call it, with tensors of one shape."""
+        tensor = tensor.as_strided(layout_of(tensor).kept()[0], tensor.stride())  # each of an expanded one's once
         layout = Layout(tuple(tensor.shape), tensor.contiguous().stride(), tensor.dtype, tensor.device.type)
         buffer = self.buffer(layout.nbytes)
         if self.rank == source:

@@ -109,8 +109,9 @@ class Pipeline:
     def fail(self, error: BaseException) -> None:
         """The others end, too; there is no other step."""
         self._failed = True
-        with contextlib.suppress(HarmonyError):  # some may have ended already
-            self._say_to_all(Failed(f"{type(error).__name__}: {error}"))
+        for other in range(1, self.size):
+            with contextlib.suppress(HarmonyError):  # it may have ended already
+                self._mail.say(Failed(f"{type(error).__name__}: {error}"), other)
 
     def _say_to_all(self, message: Any) -> None:
         for other in range(1, self.size):
@@ -145,7 +146,8 @@ class Pipeline:
         """Clip the norm of all processes' gradients, as ``clip_grad_norm_`` does in one."""
         parameters = list(parameters)
         mine = [p for p in parameters if p.grad is not None]
-        norms = dict(zip(mine, torch._foreach_norm([p.grad for p in mine if p.grad is not None]), strict=True))
+        found = torch._foreach_norm([p.grad for p in mine if p.grad is not None]) if mine else []
+        norms = dict(zip(mine, found, strict=True))
         row = [norms[p].double().cpu() if p in norms else torch.zeros((), dtype=torch.double) for p in parameters]
         has = torch.tensor([float(p in norms) for p in parameters])
         everywhere, used = self._mail.sum(torch.stack(row)), self._mail.sum(has) > 0
@@ -156,4 +158,5 @@ class Pipeline:
 
     def gather(self, optimizer: torch.optim.Optimizer) -> None:
         """All processes get all weights, buffers and optimizer states."""
+        self.check()
         gather(self._mail, self._model, optimizer, self._owners)

@@ -77,11 +77,12 @@ class Promise(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        writes = func._schema.is_mutable
+        # What is written into, or seen through a view that may be, is another than the owner's from now on.
+        may_write = func._schema.is_mutable or any(result.alias_info for result in func._schema.returns)
 
         def held(promise: Promise) -> torch.Tensor:
             tensor = promise.get()
-            promise.changed |= writes  # the owner's is another from now on
+            promise.changed |= may_write
             return tensor
 
         args, kwargs = tree_map_only(Promise, held, (args, kwargs or {}))

@@ -43,6 +43,17 @@ class Layout(NamedTuple):
         strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
         return shape, tuple(strides)
 
+    def spread(self) -> tuple[int, ...]:
+        """Strides elsewhere: with the holes, unless elements lie in each other's places."""
+        shape, packed = self.kept()
+        reach = 1
+        for k in sorted(range(len(shape)), key=lambda k: self.stride[k]):
+            if shape[k] != 1:
+                if self.stride[k] < reach:
+                    return packed
+                reach += self.stride[k] * (shape[k] - 1)
+        return tuple(max(step, 1) for step in self.stride)
+
     @property
     def nbytes(self) -> int:
         """Bytes of what is carried."""
@@ -72,8 +83,8 @@ def write(tensor: torch.Tensor, buffer: torch.Tensor) -> None:
 
 def received(layout: Layout, buffer: torch.Tensor) -> torch.Tensor:
     """A tensor of this layout, of the bytes in the buffer."""
-    shape, stride = layout.kept()
-    tensor = torch.empty_strided(shape, stride, dtype=layout.dtype, device=layout.device)
+    shape, _ = layout.kept()
+    tensor = torch.empty_strided(shape, layout.spread(), dtype=layout.dtype, device=layout.device)
     tensor.copy_(_seen(buffer, layout))
     return tensor if shape == layout.shape else tensor.expand(layout.shape)
 
