@@ -43,7 +43,8 @@ def train(case, pipeline):
     def cast(model, batch):
         with torch.autocast("cpu", torch.bfloat16, enabled=case.get("autocast", False)):
             return loss(model, batch)
-    trainer = vtensor.Harmony(model, optimizer, loss=cast, microbatches=4, packs=4, pipeline=pipeline, **options)
+    options |= {"packs": case.get("packs", 4), "microbatches": 4}
+    trainer = vtensor.Harmony(model, optimizer, loss=cast, pipeline=pipeline, **options)
     model.train()
     losses = []
     for step in range(3):
@@ -96,6 +97,7 @@ def test_the_bits_of_one_process(tmp_path: Path) -> None:
         {"model": "bert", "autocast": True, "clip_norm": 0.1},
         {"model": "unet", "recompute": True},
         {"model": "odd", "optimizer": "sgd"},
+        {"model": "odd", "packs": 2},
     )
 
 
@@ -192,6 +194,35 @@ def test_arguments() -> None:
         vtensor.Harmony(
             model, optimizer, loss=lambda m, x: m(x).sum(), microbatches=2, pipeline=True, data_parallel=True
         )
+
+
+GROUPS = """
+import os, sys, torch, vtensor
+from torch import distributed, nn
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+groups = [distributed.new_group([0, 1]), distributed.new_group([2, 3])]
+
+def train(pipeline):
+    torch.manual_seed(rank // 2)
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {"loss": lambda m, x: m(x).square().mean(), "microbatches": 2, "clip_norm": 0.5}
+    trainer = vtensor.Harmony(model, optimizer, pipeline=pipeline, **options)
+    losses = [trainer.step(torch.ones(4, 8) * step).item() for step in range(3)]
+    trainer.gather()
+    return losses, [p.tolist() for p in model.parameters()]
+
+assert train(groups[rank // 2]) == train(False)
+distributed.barrier()
+os._exit(0)
+"""
+
+
+@pytest.mark.long
+def test_a_pipeline_in_each_of_two_groups(tmp_path: Path) -> None:
+    done = torchrun(GROUPS, tmp_path, 4)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 # --- rooms ----------------------------------------------------------------------------------------------------
