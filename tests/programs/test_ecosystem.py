@@ -187,7 +187,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
         (lightning_two_optimizers, 4), (lightning_resumes, 8),
     )
 }  # fmt: skip
-QUICK = ("trainer", "accelerate", "lightning_validates")
+QUICK = ("trainer", "lightning_validates")
 
 
 @pytest.mark.parametrize(

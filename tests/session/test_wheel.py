@@ -30,7 +30,7 @@ def built(what: str, source: Path, into: Path) -> Path:
     return found
 
 
-@pytest.mark.parametrize("through", ["wheel", "sdist"])
+@pytest.mark.parametrize("through", ["wheel", pytest.param("sdist", marks=pytest.mark.long)])
 def test_what_is_installed_runs_by_itself(tmp_path: Path, through: str) -> None:
     source = tmp_path / "source"
     source.mkdir()
