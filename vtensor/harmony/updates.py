@@ -135,8 +135,12 @@ def _looks_at_all(optimizer: Any) -> str:
     return ""
 
 
-def when_to_update(update: Update, optimizer: Any, clip_norm: float | None, scaler: Any) -> Update:
+def when_to_update(
+    update: Update, optimizer: Any, clip_norm: float | None, scaler: Any, *, spread: bool = False
+) -> Update:
     """Whether each pack's update comes with its gradients, or all together; "auto" decided.
+
+    With `spread`, gradients are in several processes, each with an optimizer of its own.
 
     Raises
     ------
@@ -148,6 +152,8 @@ def when_to_update(update: Update, optimizer: Any, clip_norm: float | None, scal
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ConfigError("LBFGS evaluates the loss several times in a step: train with its own closure instead")
     reason = _looks_at_all(optimizer)
+    if spread and reason:
+        raise ConfigError(f"pipeline= cannot be: {reason}, and a process has those of its layers only")
     if clip_norm is not None:
         reason = "clip_norm needs the norm of all gradients"
     if scaler is not None:
