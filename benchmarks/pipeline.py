@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from .microbatches import language_model, loss_of, ordinary_step
@@ -53,6 +52,7 @@ def _train(budget: int, folder: str) -> dict[str, Any]:
     from torch import distributed
 
     import vtensor
+    from vtensor.demo.worker import peak_rss
 
     torch.set_num_threads(1)
     if budget:
@@ -72,12 +72,10 @@ def _train(budget: int, folder: str) -> dict[str, Any]:
         loss = trainer.step(tokens) if trainer else ordinary_step(model, optimizer, tokens, MICROBATCHES)
         losses.append(loss.item())
     seconds = (time.perf_counter() - begun) / STEPS
-    status = Path("/proc/self/status").read_text().splitlines()
-    real = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
     row = {
         "rank": distributed.get_rank() if budget else 0,
         "weights": sum(p.numel() * p.element_size() for p in model.parameters()),
-        "real": real, "seconds": seconds, "losses": losses,
+        "real": peak_rss(), "seconds": seconds, "losses": losses,
     }  # fmt: skip
     if budget:
         row["held"] = vtensor.memory_stats()["held_bytes.peak"]

@@ -62,8 +62,8 @@ LGM_HARMONY = [
     {"__init__"},
 ]
 HARMONY = [
-    {"layers", "packs", "microbatches", "again", "replicas"},
-    {"weave", "updates"},
+    {"layers", "packs", "microbatches", "forwards", "replicas"},
+    {"weave", "updates", "again"},
     {"stops"},
     {"packing", "pipeline"},
     {"trainer"},

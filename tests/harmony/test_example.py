@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+from .torchrun import torchrun_file
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -22,6 +23,6 @@ def test_weights_are_read_back_less_often() -> None:
 
 @pytest.mark.parametrize("name", ["data_parallel.py", "pipeline.py"])
 def test_two_processes(name: str) -> None:
-    command = [sys.executable, *TORCHRUN, str(EXAMPLES / name)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = torchrun_file(EXAMPLES / name, 2)
+    assert done.returncode == 0, done.stderr
     assert re.search(r"loss \d\.\d{4}; (\d+) MiB held in each process", done.stdout)

@@ -188,6 +188,10 @@ def test_what_goes_wrong_is_said_and_ends_all(tmp_path: Path, how: str, said: st
 def test_arguments() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.defaults["max_grad_norm"] = 1.0
+    with pytest.raises(ConfigError, match="pipeline= cannot be: SGD clips by the norm of all gradients"):
+        vtensor.Harmony(model, optimizer, loss=lambda m, x: m(x).sum(), microbatches=2, pipeline=True)
+    del optimizer.defaults["max_grad_norm"]
     with pytest.raises(ConfigError, match="init_process_group"):
         vtensor.Harmony(model, optimizer, loss=lambda m, x: m(x).sum(), microbatches=2, pipeline=True)
     with pytest.raises(ConfigError, match="choose one"):
@@ -258,19 +262,17 @@ def test_tensors_arrive_as_they_are_laid_out(
 
 
 def test_values_without_their_tensors() -> None:
-    kept: list[torch.Tensor] = []
-
-    def name(tensor: torch.Tensor) -> int:
-        kept.append(tensor)
-        return len(kept) - 1
-
-    data = pack({"a": [torch.ones(2), None], "b": (3, torch.zeros(1))}, name, "this")
-    value = unpack(data, kept.__getitem__)
+    given, other = torch.full((3,), 2.0), torch.zeros(1)
+    data, kept = pack({"a": [torch.ones(2), None, given], "b": (3, other, other)}, "this", given=[given])
+    assert len(kept) == 2
+    value = unpack(data, kept, given=[given])
     assert value["a"][0] is kept[0]
+    assert value["a"][2] is given
     assert value["b"][0] == 3
     assert value["b"][1] is kept[1]
+    assert value["b"][2] is kept[1]
     with pytest.raises(HarmonyError, match="this cannot go to another process"):
-        pack(lambda: 0, name, "this")
+        pack(lambda: 0, "this")
 
 
 def test_a_promise_is_kept_when_somebody_looks() -> None:

@@ -14,6 +14,11 @@ def torchrun(script: str, folder: Path, processes: int, *arguments: str) -> subp
     """Run the text of a script in so many processes; what they printed."""
     path = folder / "train.py"
     path.write_text(script)
+    return torchrun_file(path, processes, *arguments)
+
+
+def torchrun_file(path: Path, processes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return subprocess.run(
         [*command, str(path), *arguments],

@@ -13,7 +13,7 @@ Rooms: ``trainer`` (what users call), ``layers`` (which parts of a model take tu
 together), ``weave`` (threads that take turns), ``stops`` (hooks at which they do), ``updates`` (each pack's when it is
 complete), ``packing`` (layers in their order, by the budget), ``replicas`` (averaging gradients of several processes),
 ``pipeline`` (layers that live in other processes), ``microbatches`` (cutting a batch; generator states), ``again``
-(running a layer again in backward).
+(running a layer again in backward), ``forwards`` (other functions in the place of layers').
 """
 
 from __future__ import annotations

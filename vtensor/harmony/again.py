@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from .forwards import Forwards
+
 __all__ = ["Again", "Buffers"]
 
 
@@ -21,17 +23,13 @@ class Again:
     """Layers whose forward runs again in backward, until :meth:`remove`."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self._before = [(layer, vars(layer).get("forward")) for layer in layers]  # some libraries set it, too
+        self._forwards = Forwards()
         for layer in layers:
-            layer.forward = _twice(layer, layer.forward)
+            self._forwards.exchange(layer, _twice(layer, layer.forward))
 
     def remove(self) -> None:
         """The model is as it was."""
-        for layer, own in self._before:
-            if own is None:
-                vars(layer).pop("forward", None)
-            else:
-                layer.forward = own
+        self._forwards.put_back()
 
 
 def _twice(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:

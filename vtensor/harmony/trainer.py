@@ -79,7 +79,8 @@ class Harmony:
         True, or a process group: packs are wrapped around its processes. All of them make the same model and optimizer
         and call :meth:`step`; the loss is computed in the first, whose batch it is. Each updates the layers it has:
         :meth:`gather` brings all of them to all, to be saved or evaluated. Layers must be picklable in what they are
-        given and return, tensors apart, and must not write into it.
+        given and return, tensors apart, and must not write into it. A gradient that several layers and processes add
+        to, or with layers left out at random, may differ in the last bit.
     split
         Cuts a batch into a list of microbatches; default: tensors along their first dimension.
 
@@ -113,7 +114,7 @@ class Harmony:
         self.model, self.optimizer = model, optimizer
         self._loss, self._microbatches, self._recompute = loss, microbatches, recompute
         self._clip_norm, self._scaler, self._split = clip_norm, scaler, split
-        self._update = when_to_update(update, optimizer, clip_norm, scaler)
+        self._update = when_to_update(update, optimizer, clip_norm, scaler, spread=bool(pipeline))
         found = find_layers(model) if layers is None else layers_named(model, layers)
         if pipeline and data_parallel:
             raise ConfigError("pipeline= and data_parallel= cannot be together: choose one")

@@ -15,6 +15,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from ...errors import HarmonyError
+from ..forwards import Forwards
 from ..microbatches import generator_state, set_generator_state, tensors_of
 from ..weave import Weave
 from .ledger import Ledger
@@ -69,20 +70,18 @@ class Calls:
 
     def __init__(self, mail: Mail, callees: Sequence[Callee], weave: Weave, known: Known) -> None:
         self._mail, self._weave, self._known = mail, weave, known
-        self._draws_between = known.draws_between
         self._ledger = Ledger(mail)
         self._states: dict[int, Promise] = {}  # of a microbatch' generators, where they are elsewhere
         self._state_layout = layout_of(generator_state())
         self._dummy = torch.empty(0, requires_grad=True)
-        self._replaced: list[tuple[nn.Module, Any]] = []
+        self._forwards = Forwards()
         self._hooks: list[Any] = []
         for callee in callees:
             layer = callee.layer
             if callee.owner == mail.rank:
                 self._watch(layer)
                 continue
-            self._replaced.append((layer, vars(layer).get("forward")))
-            layer.forward = self._elsewhere(callee)
+            self._forwards.exchange(layer, self._elsewhere(callee))
             for parameter in layer.parameters():
                 if parameter.requires_grad:
                     hook = parameter.register_post_accumulate_grad_hook(_refuse(callee))  # type: ignore[no-untyped-call]
@@ -107,11 +106,7 @@ class Calls:
 
     def remove(self) -> None:
         """The model is as it was."""
-        for layer, own in self._replaced:
-            if own is None:
-                vars(layer).pop("forward", None)
-            else:
-                layer.forward = own
+        self._forwards.put_back()
         for hook in self._hooks:
             hook.remove()
         self._ledger.close()
@@ -132,18 +127,10 @@ class Calls:
         return forward
 
     def _call(self, callee: Callee, args: Any, kwargs: Any) -> Any:
-        tensors: dict[int, torch.Tensor] = {}
-        places: dict[int, int] = {}
-
-        def name(tensor: torch.Tensor) -> int:
-            tensors.setdefault(id(tensor), tensor)
-            return places.setdefault(id(tensor), len(places))
-
-        request = _Request(self, callee, pack((args, kwargs), name, f"an argument of the layer {callee.name}"))
-        inputs = list(tensors.values())
+        arguments, inputs = pack((args, kwargs), f"an argument of the layer {callee.name}")
+        request = _Request(self, callee, arguments)
         results = _Call.apply(request, self._dummy, *inputs)  # type: ignore[no-untyped-call]
-        found = {"result": results, "argument": inputs}
-        return unpack(request.result.value, lambda stands: found[stands[0]][stands[1]])
+        return unpack(request.result.value, results, given=inputs)
 
     def run(self, request: _Request, inputs: Sequence[torch.Tensor], needed: tuple[bool, ...]) -> list[Promise]:
         """Order a layer's forward; its results, promised."""
@@ -176,7 +163,7 @@ class Calls:
         if request.result.draws:
             state = Promise(self._state_layout, Key(request.order, STATE), callee.owner, ask=self._ledger.ask_for)
             self._states[microbatch] = self._ledger.enter(state)
-            if self._draws_between:
+            if self._known.draws_between:
                 self._before_waiting(callee.ranks[0])
         layouts = request.result.layouts
         return [self._promise(layout, Key(request.order, k), callee, 0) for k, layout in enumerate(layouts)]

@@ -25,6 +25,7 @@ __all__ = ["Mail", "Parcel"]
 
 _FRAME = 4096  # a message's first part: its length, and what fits behind it
 _LENGTH = 8
+_NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 class Parcel:
@@ -32,16 +33,15 @@ class Parcel:
 
     def __init__(self, mail: Mail, layout: Layout, source: int, tag: int) -> None:
         self._mail, self._layout = mail, layout
-        self._buffer = mail.buffer(layout.nbytes)
-        sent = layout.nbytes > 0
-        self._work = mail.receive(self._buffer, layout.nbytes, source, tag) if sent else None
+        self._work = mail.receive(layout.nbytes, source, tag) if layout.nbytes else None
 
     def wait(self) -> torch.Tensor:
         """The tensor, once it is there."""
-        if self._work is not None:
-            self._mail.arrived(self._work)
-        tensor = received(self._layout, self._buffer)
-        self._mail.give_back(self._buffer)
+        if self._work is None:  # nothing is sent of a tensor without elements
+            return received(self._layout, _NOTHING)
+        buffer = self._mail.arrived(self._work)
+        tensor = received(self._layout, buffer)
+        self._mail.give_back(buffer)
         return tensor
 
 
@@ -87,9 +87,9 @@ class Mail:
         size = layout_of(tensor).nbytes
         if not size:
             return
-        buffer = self.buffer(size)
+        buffer = self._buffer(size)
         write(tensor, buffer)
-        self._sent.append((self.begin(distributed.isend, buffer[:size], to, tag), buffer, to))
+        self._sent.append((self._begin(distributed.isend, buffer[:size], to, tag), buffer, to))
         while self._sent and self._sent[0][0].is_completed():
             self._finish_first()
 
@@ -97,16 +97,17 @@ class Mail:
         """A tensor that the process is sending, or will."""
         return Parcel(self, layout, source, tag)
 
-    def receive(self, buffer: torch.Tensor, size: int, source: int, tag: int) -> Any:
+    def receive(self, size: int, source: int, tag: int) -> Any:
         """Begin to receive a tensor's bytes; for :meth:`arrived`."""
-        work = self.begin(distributed.irecv, buffer[:size], source, tag)
+        buffer = self._buffer(size)
+        work = self._begin(distributed.irecv, buffer[:size], source, tag)
         self._receiving[work] = buffer, source
         return work
 
     def arrived(self, work: Any) -> torch.Tensor:
-        """Wait for what was begun; its buffer."""
+        """Wait for what was begun; its buffer, to be given back."""
         buffer, source = self._receiving[work]
-        self.finish(work, source)
+        self._finish(work, source)
         del self._receiving[work]
         return buffer
 
@@ -120,10 +121,11 @@ class Mail:
     def share(self, tensor: torch.Tensor, source: int) -> None:
         """The values of one process' tensor for all. A collective: all must call it, with tensors of one shape."""
         tensor = tensor.as_strided(layout_of(tensor).kept()[0], tensor.stride())  # each of an expanded one's once
-        layout = Layout(tuple(tensor.shape), tensor.contiguous().stride(), tensor.dtype, tensor.device.type)
-        buffer = self.buffer(layout.nbytes)
+        whole = tensor.contiguous()  # it may be laid out otherwise elsewhere
+        layout = layout_of(whole)
+        buffer = self._buffer(layout.nbytes)
         if self.rank == source:
-            write(tensor.contiguous(), buffer)
+            write(whole, buffer)
         distributed.broadcast(buffer[: layout.nbytes], group=self._group, group_src=source)
         if self.rank != source:
             with torch.no_grad():
@@ -142,7 +144,7 @@ class Mail:
         distributed.all_reduce(total, group=self._group)
         return total
 
-    def buffer(self, size: int) -> torch.Tensor:
+    def _buffer(self, size: int) -> torch.Tensor:
         """At least so many bytes, to be given back."""
         room = 1 << max(size - 1, _FRAME - 1).bit_length()
         return self._idle[room].pop() if self._idle[room] else torch.from_numpy(numpy.empty(room, numpy.uint8))
@@ -151,7 +153,7 @@ class Mail:
         """It may be overwritten."""
         self._idle[len(buffer)].append(buffer)
 
-    def begin(self, way: Any, buffer: torch.Tensor, other: int, tag: int) -> Any:
+    def _begin(self, way: Any, buffer: torch.Tensor, other: int, tag: int) -> Any:
         """Begin to send or receive.
 
         Raises
@@ -165,7 +167,7 @@ class Mail:
         except RuntimeError as error:
             raise _gone(other) from error
 
-    def finish(self, work: Any, other: int) -> None:
+    def _finish(self, work: Any, other: int) -> None:
         """Wait for what was begun.
 
         Raises
@@ -180,17 +182,17 @@ class Mail:
 
     def _finish_first(self) -> None:
         work, buffer, to = self._sent.popleft()
-        self.finish(work, to)
+        self._finish(work, to)
         self.give_back(buffer)
 
     def _send_bytes(self, data: bytes, to: int) -> None:
-        buffer = self.buffer(len(data))
+        buffer = self._buffer(len(data))
         buffer.numpy()[: len(data)] = numpy.frombuffer(data, numpy.uint8)
-        self._sent.append((self.begin(distributed.isend, buffer[: len(data)], to, 0), buffer, to))
+        self._sent.append((self._begin(distributed.isend, buffer[: len(data)], to, 0), buffer, to))
 
     def _receive_bytes(self, size: int, source: int) -> bytes:
-        buffer = self.buffer(size)
-        self.finish(self.begin(distributed.irecv, buffer[:size], source, 0), source)
+        buffer = self._buffer(size)
+        self._finish(self._begin(distributed.irecv, buffer[:size], source, 0), source)
         data = buffer.numpy()[:size].tobytes()
         self.give_back(buffer)
         return data

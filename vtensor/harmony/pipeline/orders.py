@@ -92,7 +92,7 @@ class Back(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a run returns: tensors by ``("result", index)`` or, where it is one of its own, ``("argument", index)``."""
+    """What a run returns, without its tensors (``wire.pack``; those of its arguments that it returns were given)."""
 
     value: bytes
     layouts: tuple[Layout, ...]

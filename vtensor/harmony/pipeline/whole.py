@@ -7,6 +7,7 @@ Leaves: which process has what (``placement``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,10 +19,13 @@ from .wire import Layout, layout_of
 __all__ = ["gather", "share"]
 
 
-def share(mail: Mail, model: nn.Module) -> None:
-    """Everyone's weights and buffers become those of the first process. A collective: all must call it."""
+def share(mail: Mail, model: nn.Module, source: Mapping[torch.Tensor, int] = MappingProxyType({})) -> None:
+    """Everyone's weights and buffers become those of their `source`, of the first process where there is none.
+
+    A collective: all must call it.
+    """
     for tensor in (*model.parameters(), *model.buffers()):
-        mail.share(tensor.detach(), 0)
+        mail.share(tensor.detach(), source.get(tensor, 0))
 
 
 def gather(mail: Mail, model: nn.Module, optimizer: torch.optim.Optimizer, owners: Mapping[nn.Module, int]) -> None:
@@ -30,8 +34,7 @@ def gather(mail: Mail, model: nn.Module, optimizer: torch.optim.Optimizer, owner
     for layer, owner in owners.items():
         for tensor in (*layer.parameters(), *layer.buffers()):
             source[tensor] = owner
-    for tensor in (*model.parameters(), *model.buffers()):
-        mail.share(tensor.detach(), source.get(tensor, 0))
+    share(mail, model, source)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             _share_state(mail, optimizer, parameter, source.get(parameter, 0))

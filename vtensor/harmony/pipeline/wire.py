@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from collections.abc import Callable, Hashable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -94,27 +94,37 @@ def _seen(buffer: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: Any, name: Callable[[torch.Tensor], Hashable]) -> None:
+    def __init__(self, file: Any, given: Sequence[torch.Tensor]) -> None:
         super().__init__(file, protocol=5)
-        self._name = name
+        self._given = {id(tensor): index for index, tensor in enumerate(given)}
+        self._places: dict[int, int] = {}
+        self.found: list[torch.Tensor] = []
 
     def persistent_id(self, value: Any) -> Any:
-        """What stands for a tensor; None for all else, which is pickled."""
-        return self._name(value) if isinstance(value, torch.Tensor) else None
+        """What stands for a tensor: whether it is one of those given, and which; None for all else."""
+        if not isinstance(value, torch.Tensor):
+            return None
+        if id(value) in self._given:
+            return True, self._given[id(value)]
+        if id(value) not in self._places:
+            self._places[id(value)] = len(self.found)
+            self.found.append(value)
+        return False, self._places[id(value)]
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, tensor: Callable[[Any], Any]) -> None:
+    def __init__(self, file: Any, found: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
         super().__init__(file)
-        self._tensor = tensor
+        self._tensors = found, given
 
     def persistent_load(self, pid: Any) -> Any:
         """The tensor."""
-        return self._tensor(pid)
+        is_given, index = pid
+        return self._tensors[is_given][index]
 
 
-def pack(value: Any, name: Callable[[torch.Tensor], Hashable], what: str) -> bytes:
-    """Pickle a value; `name` says what stands for each tensor in it.
+def pack(value: Any, what: str, given: Sequence[torch.Tensor] = ()) -> tuple[bytes, list[torch.Tensor]]:
+    """Pickle a value without its tensors; and those, each once, but for those that are `given`.
 
     Raises
     ------
@@ -122,13 +132,14 @@ def pack(value: Any, name: Callable[[torch.Tensor], Hashable], what: str) -> byt
         If it cannot be pickled; it says of `what`.
     """
     file = io.BytesIO()
+    pickler = _Pickler(file, given)
     try:
-        _Pickler(file, name).dump(value)
+        pickler.dump(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise HarmonyError(f"{what} cannot go to another process ({error}); name other layers with layers=") from error
-    return file.getvalue()
+    return file.getvalue(), pickler.found
 
 
-def unpack(data: bytes, tensor: Callable[[Any], Any]) -> Any:
-    """The value; `tensor` finds each tensor by what stands for it."""
-    return _Unpickler(io.BytesIO(data), tensor).load()
+def unpack(data: bytes, found: Sequence[torch.Tensor], given: Sequence[torch.Tensor] = ()) -> Any:
+    """The value, with these tensors for those that :func:`pack` returned, and for those it was given."""
+    return _Unpickler(io.BytesIO(data), found, given).load()

@@ -86,14 +86,13 @@ class Worker:
     def _run(self, order: Run) -> None:
         self._fetch(order.fetches)
         layer = self._layers[order.layer]
-        name = self._names[order.layer]
-        ran = self._runs[order.order] = _Ran(order.microbatch, len(order.tensors), name)
+        ran = self._runs[order.order] = _Ran(order.microbatch, len(order.tensors), self._names[order.layer])
         arguments = [
             _Enter.apply(ran, index, _NEEDS, self._tensors[key]) if needed else self._tensors[key]  # type: ignore[no-untyped-call]
             for index, (key, needed) in enumerate(zip(order.tensors, order.needed, strict=True))
         ]
         versions = [tensor._version for tensor in arguments]
-        args, kwargs = unpack(order.arguments, lambda index: arguments[index])
+        args, kwargs = unpack(order.arguments, arguments)
         for module, training in zip(layer.modules(), order.modes.training, strict=True):
             module.training = training
         before = self._tensors[order.state]
@@ -103,35 +102,24 @@ class Worker:
             value = layer.forward(*args, **kwargs)
         self._microbatch = None
         if [tensor._version for tensor in arguments] != versions:
-            raise HarmonyError(f"the layer {name} writes into its arguments, which live elsewhere: {_STAY}")
+            raise HarmonyError(f"the layer {ran.name} writes into its arguments, which live elsewhere: {_STAY}")
         after = self._tensors[Key(order.order, STATE)] = generator_state()
         self._keep(order, ran, arguments, value, not torch.equal(before, after))
 
     def _keep(self, order: Run, ran: _Ran, arguments: Sequence[torch.Tensor], value: Any, draws: bool) -> None:
-        name = self._names[order.layer]
-        given = {id(tensor): index for index, tensor in enumerate(arguments)}
-        results: dict[int, torch.Tensor] = {}
-        places: dict[int, int] = {}
-
-        def stands(tensor: torch.Tensor) -> tuple[str, int]:
-            if id(tensor) in given:
-                return "argument", given[id(tensor)]
-            results.setdefault(id(tensor), tensor)
-            return "result", places.setdefault(id(tensor), len(places))
-
-        packed = pack(value, stands, f"what the layer {name} returns")
-        for index, tensor in enumerate(results.values()):
+        packed, results = pack(value, f"what the layer {ran.name} returns", given=arguments)
+        for index, tensor in enumerate(results):
             self._tensors[Key(order.order, index)] = tensor.detach()
             ran.results.append(get_gradient_edge(tensor) if tensor.requires_grad else None)
-        layouts = tuple(layout_of(tensor) for tensor in results.values())
-        result = Result(packed, layouts, tuple(tensor.requires_grad for tensor in results.values()), draws)
+        layouts = tuple(layout_of(tensor) for tensor in results)
+        result = Result(packed, layouts, tuple(tensor.requires_grad for tensor in results), draws)
         if order.ask:
             self._mail.say(result, 0)
         if len(self._alike) >= MOST_KNOWN:
             self._alike.clear()
         if self._alike.setdefault(order.signature, result) != result:
             raise HarmonyError(
-                f"the layer {name} returned something else for arguments of the same shapes, besides the values of "
+                f"the layer {ran.name} returned something else for arguments of the same shapes, besides the values of "
                 f"tensors; who called it did not know: {_STAY}"
             )
 
@@ -153,13 +141,12 @@ class Worker:
             with torch.autograd.set_multithreading_enabled(False):
                 torch.autograd.backward([edge for edge, _ in given], [gradient for _, gradient in given])
         self._microbatch = None
+        if order.promised not in (None, tuple(gradient is not None for gradient in ran.gradients)):
+            raise HarmonyError(
+                f"the layer {ran.name} gave a gradient to an argument for one microbatch and none for another; who "
+                f"called it did not know: {_STAY}"
+            )
         for index, gradient in enumerate(ran.gradients):
-            given_one = gradient is not None
-            if order.promised is not None and given_one != order.promised[index]:
-                raise HarmonyError(
-                    f"the layer {ran.name} gave a gradient to an argument for one microbatch and none for another; who "
-                    f"called it did not know: {_STAY}"
-                )
             if gradient is not None:
                 self._tensors[Key(order.order, index)] = gradient
         if order.promised is None:

@@ -1,0 +1,34 @@
+"""Other functions in the place of layers' ``forward``, until they are put back.
+
+Covers: the exchange; some libraries set an own ``forward``, too, which comes back then.
+Leaves: what is put there (``again``, ``pipeline``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+__all__ = ["Forwards"]
+
+
+class Forwards:
+    """Which were exchanged."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[nn.Module, Any]] = []
+
+    def exchange(self, layer: nn.Module, forward: Callable[..., Any]) -> None:
+        """From now on calling the layer calls this."""
+        self._before.append((layer, vars(layer).get("forward")))
+        layer.forward = forward
+
+    def put_back(self) -> None:
+        """The layers are as they were."""
+        for layer, own in self._before:
+            if own is None:
+                vars(layer).pop("forward", None)
+            else:
+                layer.forward = own
