@@ -422,10 +422,8 @@ def test_a_plan_from_a_file_is_followed_from_the_start(rows: int, tmp_path: Path
     assert same(got, expected)
     assert stats["planned_iterations"] >= 5, stats
     # Gradients and states have the sizes of their weights; from the third iteration on all are told apart.
-    # One that is under way when an iteration ends is counted in the next.
-    steady = [after - before for before, after in itertools.pairwise(arrived[3:])]
-    assert plan.prediction.in_chunks in steady, (plan.prediction.in_chunks, steady)
-    assert all(abs(count - plan.prediction.in_chunks) <= 2 for count in steady), steady
+    # On a busy machine some iterations begin one or two fewer (the same bytes come in); none begins more.
+    assert max(after - before for before, after in itertools.pairwise(arrived[3:])) == plan.prediction.in_chunks
 
 
 def test_plans_that_do_not_fit_are_refused(trace: Path, tmp_path: Path) -> None:
