@@ -25,6 +25,7 @@ from .model import Device, Floats, Ints, Plan, Remaking, Trace
 from .planner import Progress, Switches
 from .recompute import Candidate, candidates, schedule_makings
 from .rewrite import rewrite
+from .roles import phases
 from .rotor import Schedule, fill_tables
 from .schedule import nominal
 
@@ -81,8 +82,8 @@ def find_chain(trace: Trace) -> Chain:
     """
     if not len(trace.call_first):
         raise LgmError("this trace does not say what can be run again; record it anew")
-    backward = np.array(["_backward" in name for name in trace.names], dtype=bool)[trace.op_name]
-    if not backward.any() or not (end := int(np.argmax(backward))):
+    end, stop = phases(trace)
+    if not 0 < end < trace.operations:
         raise LgmError("this trace has no forward and backward pass")
     rows = np.unique(trace.call_first[trace.call_first < end])
     layer = np.searchsorted(rows, np.arange(end), side="right") - 1
@@ -98,7 +99,7 @@ def find_chain(trace: Trace) -> Chain:
     np.add.at(leaves, layer[born[left]], size[left])
     for t in made[last_forward[made] > born[made]].tolist():
         across[layer[born[t]] : layer[last_forward[t]]] += size[t]
-    return Chain(rows, end, leaves, across, left, int(np.flatnonzero(backward)[-1]) + 1)
+    return Chain(rows, end, leaves, across, left, stop)
 
 
 def checkpoints_at(trace: Trace, chain: Chain, layers: list[int]) -> Checkpoints:

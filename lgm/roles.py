@@ -14,7 +14,7 @@ import numpy as np
 from .lifetimes import cover
 from .model import Ints, Trace
 
-__all__ = ["ROLES", "Roles", "roles_of"]
+__all__ = ["ROLES", "Roles", "phases", "roles_of"]
 
 ROLES = ("weights", "optimizer states", "gradients", "activations", "gradients of activations", "other")
 
@@ -41,11 +41,16 @@ class Roles:
         )
 
 
+def phases(trace: Trace) -> tuple[int, int]:
+    """The first row of the backward pass, and the one after its last; the number of rows twice if there is none."""
+    rows = np.flatnonzero(np.array(["_backward" in name for name in trace.names], dtype=bool)[trace.op_name])
+    return (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (trace.operations, trace.operations)
+
+
 def roles_of(trace: Trace) -> Roles:
     """By the first and last use of each tensor; of a trace without a backward pass all that lasts is weights."""
     n, m = trace.operations, trace.tensors
-    rows = np.flatnonzero(np.array(["_backward" in name for name in trace.names], dtype=bool)[trace.op_name])
-    backward, step = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (n, n)
+    backward, step = phases(trace)
     first, last = np.full(m, n), np.full(m, -1)
     np.minimum.at(first, trace.use_tensor, trace.use_op)
     np.maximum.at(last, trace.use_tensor, trace.use_op)

@@ -6,8 +6,8 @@ Leaves: speeds (``gpus``), plans (``mix``), all budgets of one device (``report.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from .errors import InfeasibleError
 from .gpus import Gpu, Numbers, on_gpu
@@ -26,15 +26,17 @@ _LARGEST = 64
 Progress = Callable[[str, float], None]
 
 
-@dataclass(slots=True)
 class _Sizes:
-    trace: Trace
-    gpu: Gpu
-    numbers: Numbers
+    """Of one GPU; what was found for a batch, and for a memory, is kept."""
 
-    def plan(self, room: int, batch: int) -> Plan | None:
+    def __init__(self, trace: Trace, gpu: Gpu, numbers: Numbers) -> None:
+        self.gpu = gpu
+        self.at: Callable[[int], Trace] = functools.cache(lambda batch: on_gpu(trace, gpu, numbers, batch))
+        self.plan = functools.cache(self._plan)
+
+    def _plan(self, room: int, batch: int) -> Plan | None:
         """Of a batch so many times as large; None if no plan works."""
-        trace = on_gpu(self.trace, self.gpu, self.numbers, batch)
+        trace = self.at(batch)
         chunks = room // trace.chunk_bytes
         if chunks < 1:
             return None
@@ -49,7 +51,7 @@ class _Sizes:
         """The largest batch, of `least` and more, that costs an image no more than `_MOST` of computing; 0 if none."""
 
         def works(batch: int) -> bool:
-            trace = on_gpu(self.trace, self.gpu, self.numbers, batch)
+            trace = self.at(batch)
             if analyze_lifetimes(trace).peak * trace.chunk_bytes <= room:
                 return True
             plan = self.plan(room, batch)
@@ -86,7 +88,7 @@ def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progres
     beside = trace.meta.get("unmanaged_bytes")
     small = int(beside) if isinstance(beside, int | float) else 0
     sizes = _Sizes(trace, gpu, numbers)
-    there = on_gpu(trace, gpu, numbers)
+    there = sizes.at(1)
     lines = [
         f"  {gpu.title} with other memories: times by arithmetic; {format_bytes(_CONTEXT)} for CUDA (guessed) and "
         f"{format_bytes(small)}{'' if beside is not None else ' (not in this trace)'} of small tensors taken off",

@@ -34,10 +34,10 @@ def snapshot(trace: Trace) -> dict[str, Any]:
 
     def event(action: str, t: int, turn: int, row: int, when: float) -> None:
         copy = _BASE + turn * int(ends[-1]) if born[t] >= 0 else _BASE
-        where = {"name": names[row], "filename": ROLES[roles.role[t]], "line": row} if row >= 0 else None
+        where = {"name": names[row] if row >= 0 else "before", "filename": ROLES[roles.role[t]], "line": max(row, 0)}
         events.append((when, action == "alloc", {
             "action": action, "addr": copy + int(ends[t] - sizes[t]), "size": int(sizes[t]), "stream": 0,
-            "time_us": int(when), "frames": [where or {"name": "before", "filename": ROLES[roles.role[t]], "line": 0}],
+            "time_us": int(when), "frames": [where],
         }))  # fmt: skip
 
     length = float(times[-1])
