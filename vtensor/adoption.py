@@ -32,21 +32,21 @@ def move_in(owners: Iterable[Owner], config: Config) -> int:
     ConfigError
         For what has no tensors.
     """
-    moved: dict[int, torch.UntypedStorage] = {}
-    kept = []  # until all is moved: no other storage may get an identity that is looked up here
+    sharing: dict[int, list[torch.Tensor]] = {}  # tensors of one storage, by its identity
+    for tensor in _tensors(owners):
+        if _is_older(tensor, config):
+            sharing.setdefault(storage_of(tensor)._cdata, []).append(tensor)
+    moved = 0
     with torch.no_grad():
-        for tensor in _tensors(owners):
-            if not _is_older(tensor, config):
-                continue
-            old = storage_of(tensor)
-            kept.append(old)
-            if old._cdata not in moved:
-                new = storage_of(torch.empty(old.nbytes(), dtype=torch.uint8, device=tensor.device))
-                moved[old._cdata] = new.copy_(old)
-            view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            place = (tensor.storage_offset(), tensor.size(), tensor.stride())
-            tensor.data = view.set_(moved[old._cdata], *place)
-    return sum(storage.nbytes() for storage in moved.values())
+        for tensors in sharing.values():
+            old = storage_of(tensors[0])
+            new = storage_of(torch.empty(old.nbytes(), dtype=torch.uint8, device=tensors[0].device)).copy_(old)
+            moved += old.nbytes()
+            del old  # it goes with the last of its tensors, before the next one is moved
+            for tensor in tensors:
+                view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                tensor.data = view.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())
+    return moved
 
 
 def say_what_is_older(config: Config) -> None:

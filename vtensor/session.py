@@ -44,7 +44,7 @@ Device = Literal["auto", "cpu", "cuda"]
 
 _lock = threading.RLock()
 _begun: Config | None = None  # the session that is there in whole or in part, as it is to be
-_said: list[bool] = []
+_looked = False  # for tensors that are older: once in a process, as it looks through all there is
 _active: Config | None = None  # the same as it is: None while it starts, and from the moment it begins to end
 
 
@@ -240,7 +240,7 @@ def _checked(
 
 
 def _begin(config: Config, plan: lgm.Plan | None) -> None:
-    global _begun, _active
+    global _begun, _active, _looked
     module = native.load()
     if config.device == "cuda":
         config = fit_gpu(module, config)
@@ -252,8 +252,8 @@ def _begin(config: Config, plan: lgm.Plan | None) -> None:
         _end()
         raise
     _active = config
-    if not _said:
-        _said.append(True)  # once in a process: it looks through all there is
+    if not _looked:
+        _looked = True
         say_what_is_older(config)
     if log.isEnabledFor(logging.DEBUG):
         watchdog.start(module)  # for good: tensors outlive the session, and so does what can stand
