@@ -28,7 +28,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 sanitize: $(STAMP)
-	$(MAKE) -C tests/native sanitize CUDA_INCLUDE=$$($(BIN)/python -c "from vtensor.cuda_headers import cuda_include; print(cuda_include())")
+	$(MAKE) -C tests/native -j$$(nproc) --output-sync sanitize CUDA_INCLUDE=$$($(BIN)/python -c "from vtensor.cuda_headers import cuda_include; print(cuda_include())")
 
 # On a machine with a GPU, with whatever torch and CuPy are there: nothing is installed. One part: make gpu-check PART=costs
 gpu-check:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import batches, growth, harmony, modelled, overhead, packs, pipeline, plans, remaking, steps, traces
+from . import batches, growth, harmony, lengths, modelled, overhead, packs, pipeline, plans, remaking, steps, traces
 from .edge import link_here
 
 CASES = {
@@ -12,7 +12,7 @@ CASES = {
     "S1": ("a budget above the peak", steps.slack),
     "S2": ("the reactive policy below the peak", steps.reactive),
     "S3": ("torch.utils.checkpoint beside vtensor", steps.peers),
-    "S4": ("other reactive policies at half of the peak", steps.policies),
+    "S4": ("other reactive policies at half of the peak", lambda: steps.policies(link_here())),
     "traces": ("record traces/ again, which the other cases read; only if asked for", traces.run),
     "B2": ("the simulator against reality", plans.accuracy),
     "B3": ("plans beside plain torch and LRU, no limit on the link", plans.unlimited),
@@ -29,6 +29,7 @@ CASES = {
     "V2": ("microbatches in Harmony's order beside the ordinary loop", harmony.run),
     "V6": ("a model eight times as large as the budgets of two processes together", pipeline.run),
     "V7": ("four small GPUs behind one switch: Harmony's schedules, simulated", packs.run),
+    "L1": ("batches each of another length", lengths.run),
     "M1": ("real memory with a spill file", steps.spill),
 }
 

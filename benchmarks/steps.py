@@ -70,14 +70,17 @@ def reactive() -> None:
     )
 
 
-def policies() -> None:
+def policies(link: float) -> None:
     rows = []
     for name in THREE:
         peak = measure_peak(name)
         half = {"budget": peak // 2, "policy": "lru"}
         rows.append(_row(name, "lru tensor 50%", peak, {**half, "granularity": "tensor"}))
         rows.append(_row(name, "size_staleness chunk 50%", peak, {**half, "policy": "size_staleness"}))
-    write("policies", rows, "Other reactive policies at half of the peak (S4), beside plain torch.")
+        for policy in ("lru", "delta", "plan"):
+            options = {**half, "policy": policy, "link": f"{link / 1e6:.0f}MB/s"}
+            rows.append(_row(name, f"{policy} 50%, {options['link']}", peak, options, steps=14))
+    write("policies", rows, "Other reactive policies at half of the peak (S4), beside plain torch; by B4's link, too.")
 
 
 def peers() -> None:

@@ -42,7 +42,7 @@ VTENSOR = [
     {"errors", "patches", "background", "logs"},
     {"config", "cuda_headers", "recorder", "math_library", "cache"},
     {"journal"},
-    {"native", "plans"},
+    {"native", "plans", "speeds"},
     {"doors", "foreach", "planning", "pools", "chunk_ops", "watchdog"},
     {"cpu", "gpu", "adoption"},
     {"session"},
@@ -85,7 +85,7 @@ LGM = [
     {"model"},
     {"codec", "lifetimes", "validate"},
     {"cost", "schedule", "problem", "lanes"},
-    {"residual", "bounds", "simulate", "mapping", "roles"},
+    {"prefetch", "residual", "bounds", "simulate", "mapping", "roles"},
     {"choice", "checkpoints", "rotor"},
     {"calls", "planner"},
     {"recompute"},
@@ -101,7 +101,7 @@ LGM = [
 # Longer than 300 lines, and why.
 LONG = {
     "planner.py": 340,  # one search: cut in two, half of its state would be handed from one file to the other
-    "planning.py": 340,  # finding iterations, of which one may be several steps
+    "planning.py": 330,  # finding iterations, of which one may be several steps
     "session.py": 340,  # a third of it is what enable() says to people
 }
 

@@ -1,8 +1,9 @@
 """Plans in a running program: when an iteration ends, when one is worth a plan, and the thread that makes it.
 
-Covers: finding iterations by optimizer steps or by :func:`step`, analysing in the background, traces as files.
-Leaves: the analysis (:mod:`lgm`), plans as the core takes them and as files (``plans``), following a plan
-(``kernels/iteration/plan_runner.h``), turning vtensor on (``session``).
+Covers: finding iterations by optimizer steps or by :func:`step`, analysing in the background (a plan, or what
+``policy="delta"`` brings in time), traces as files.
+Leaves: the analysis (:mod:`lgm`), of which device (``speeds``), plans as the core takes them and as files (``plans``),
+following a plan (``kernels/iteration/plan_runner.h``), turning vtensor on (``session``).
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from torch.optim import optimizer as torch_optimizer
 
 import lgm
-from lgm.model import HOST_COSTS
+from lgm.prefetch import prefetch
 
 from . import native
 from .background import Background
@@ -26,8 +28,9 @@ from .config import Config, format_bytes
 from .errors import NotEnabledError
 from .journal import Journal
 from .logs import log
-from .plans import install, recording_of
-from .recorder import flop_per_second, make_recording
+from .plans import install, install_arrivals, recording_of
+from .recorder import Recording, flop_per_second, make_recording
+from .speeds import found_device
 
 __all__ = [
     "Planner",
@@ -49,15 +52,14 @@ __all__ = [
 
 _planner: Planner | None = None
 
-# Until enough was copied to know: what a PCIe 3.0 x16 slot carries.
-_ASSUMED_SPEED = 12e9
-
 
 class Planner:
     """One per enabled session."""
 
-    def __init__(self, module: ModuleType, config: Config, *, plans: bool) -> None:
-        self.module, self.config, self.plans = module, config, plans
+    def __init__(self, module: ModuleType, config: Config) -> None:
+        self.module, self.config = module, config
+        kinds: dict[str, Callable[[Recording, Any, lgm.Device], None]] = {"plan": self._plan, "delta": self._prefetch}
+        self._make = kinds.get(config.policy)  # of an iteration that came twice
         self._marked = False  # somebody calls step()
         self._inside = False  # of what is one iteration, whatever steps there are
         self._marker: weakref.ref[Any] | None = None
@@ -113,7 +115,7 @@ class Planner:
 
     def boundary(self) -> None:
         """An iteration ends here and the next begins. Never raises: this runs inside the program's optimizer step."""
-        if not self.plans and not self.wanted and self.config.leaving == "copy":
+        if self._make is None and not self.wanted and self.config.leaving == "copy":
             return
         try:
             self._boundary()
@@ -124,9 +126,9 @@ class Planner:
         repeated = self.module.boundary()
         if self.journal is not None:
             self.journal.note()
-        self._before, self._now = self._now, self.module.snapshot() if self.plans else {}
-        if repeated and self.plans and not self.work.busy:
-            raw, device = self.module.recorded_iteration(), self._device()
+        self._before, self._now = self._now, self.module.snapshot() if self._make is not None else {}
+        if repeated and self._make is not None and not self.work.busy:
+            raw, device = self.module.recorded_iteration(), found_device(self.config, self._before, self._now)
             self.work.start(lambda: self._analyze(raw, device))
 
     def change_budget(self, config: Config) -> None:
@@ -135,41 +137,24 @@ class Planner:
         self.plan, self.why_not = None, ""
         self.module.forget_plans()
 
-    def _device(self) -> lgm.Device:
-        """The device as the last iteration found it. Earlier ones touched host memory for the first time, which is
-        slow.
-        """
-
-        def spent(name: str) -> float:
-            return float(self._now[name] - self._before.get(name, 0))
-
-        def speed(side: str) -> float:
-            if spent(f"moved_{side}") < 16 * self.config.chunk or spent(f"{side}_ns") <= 0:
-                return self.config.link or _ASSUMED_SPEED
-            return spent(f"moved_{side}") / (spent(f"{side}_ns") / 1e9)
-
-        moved = spent("moved_out") + spent("moved_in")
-        tax = spent("processor_ns") / 1e9 / moved / (os.cpu_count() or 1) if moved else 0.0
-        return lgm.Device(
-            self.config.budget_chunks,
-            speed("out"),
-            speed("in"),
-            tax=tax,
-            **(HOST_COSTS if self.config.device == "cpu" else {}),  # a GPU's copies take nothing from who computes
-        )
-
     def _analyze(self, raw: dict[str, Any], device: lgm.Device) -> None:
+        assert self._make is not None
         try:
-            recording = make_recording(raw, self.config.chunk)
-            plan = lgm.analyze(recording.trace, device, recompute=self.config.recompute)
+            self._make(make_recording(raw, self.config.chunk), raw, device)
         except lgm.InfeasibleError as error:
             self.why_not = str(error)
             log.info("no plan: %s", error)
-            return
         except Exception:  # a plan is advice: whatever goes wrong here, training goes on without it
             self.why_not = "the analysis failed; the log (VTENSOR_LOG=info) says how"
             log.exception("no plan: the analysis failed")
-            return
+
+    def _prefetch(self, recording: Recording, raw: dict[str, Any], device: lgm.Device) -> None:
+        arrivals = prefetch(recording.trace, np.flatnonzero(raw["use_away"]), device)
+        install_arrivals(self.module, arrivals, recording)
+        log.info("prefetching: %d operations found something away", len(np.unique(arrivals.op)))
+
+    def _plan(self, recording: Recording, _raw: dict[str, Any], device: lgm.Device) -> None:
+        plan = lgm.analyze(recording.trace, device, recompute=self.config.recompute)
         if device.budget_chunks != self.config.budget_chunks:
             return  # it changed meanwhile
         install(self.module, plan, recording)
@@ -191,7 +176,7 @@ def start_planner(config: Config, plan: lgm.Plan | None) -> None:
     """Begin to look for iterations. `plan` comes from a file, and is followed from the first boundary on."""
     global _planner
     module = native.load()
-    _planner = Planner(module, config, plans=config.policy == "plan")
+    _planner = Planner(module, config)
     if plan is not None:
         install(module, plan, recording_of(plan))
         _planner.plan = plan

@@ -1,6 +1,6 @@
 """A plan as the core takes it, and whether one from a file fits the session.
 
-Covers: handing a plan over; reading one; what ties a plan of another process to this one.
+Covers: handing over a plan, or only its copies in; reading one; what ties a plan of another process to this one.
 Leaves: making plans (:mod:`lgm`), when (``planning``), following them (``kernels/iteration/plan_runner.h``).
 """
 
@@ -13,53 +13,80 @@ import numpy as np
 
 import lgm
 from lgm.mapping import away_at_turn
+from lgm.prefetch import Arrivals
 
 from .config import Config, format_bytes
 from .errors import ConfigError
 from .recorder import Recording
 
-__all__ = ["check_plan", "install", "recording_of"]
+__all__ = ["check_plan", "install", "install_arrivals", "recording_of"]
+
+_NOTHING = np.zeros(0, dtype=np.int64)
+_NO_MOVES = {
+    **{
+        f"{move}_{field}": _NOTHING
+        for move in ("out", "in", "drop", "make")
+        for field in ("op", "tensor", "first", "last")
+    },
+    **{f"away_{field}": _NOTHING for field in ("tensor", "first", "last")},
+    "at": _NOTHING,
+    "sees": _NOTHING,
+}
+
+
+def _recorded(recording: Recording) -> dict[str, object]:
+    """What tells the core whether an iteration is the one that was recorded, and which tensor is which."""
+    trace = recording.trace
+    return {
+        "names": list(trace.names),
+        "op_name": trace.op_name,
+        "chunk_bytes": trace.chunk_bytes,
+        "tensor_bytes": trace.tensor_bytes,
+        "tensor_born": trace.tensor_born,
+        "births": recording.births,
+        "lasting": recording.lasting,
+        "serial": recording.serial,
+        "previous": recording.previous,
+    }
+
+
+def install_arrivals(module: ModuleType, arrivals: Arrivals, recording: Recording) -> None:
+    """Hand over copies in alone; what leaves is the policy's. They begin from the next boundary on."""
+    moves = {f"in_{field}": getattr(arrivals, field) for field in ("op", "tensor", "first", "last")}
+    keep = np.ones(recording.trace.tensors, dtype=np.int64)
+    module.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep} | moves)
 
 
 def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
     """Hand a plan to the core; it is followed from the next boundary on."""
     again, trace = plan.remaking, plan.recorded
     away = np.array(away_at_turn(plan), dtype=np.int64).reshape(-1, 3)
-    nothing = np.zeros(0, dtype=np.int64)
     of = np.arange(plan.trace.tensors) if again is None else again.tensor
     keep = np.zeros(trace.tensors, dtype=np.int64)
     keep[of[of >= 0]] = plan.keep[of >= 0]  # as the last of what a tensor is
-    drops, makes = (nothing, nothing) if again is None else (again.drop_tensor, again.make_tensor)
-    module.install_plan(
-        {
-            "names": list(trace.names),
-            "op_name": trace.op_name,
-            "chunk_bytes": trace.chunk_bytes,
-            "tensor_bytes": trace.tensor_bytes,
-            "tensor_born": trace.tensor_born,
-            "births": recording.births,
-            "keep": keep,
-            "lasting": recording.lasting,
-            "serial": recording.serial,
-            "previous": recording.previous,
-            **{f"{side}_{f}": getattr(plan, f"{side}_{f}") for side in ("out", "in") for f in ("op", "first", "last")},
-            "out_tensor": of[plan.out_tensor],
-            "in_tensor": of[plan.in_tensor],
-            "at": nothing if again is None else again.at,
-            "sees": nothing if again is None else again.sees,
-            "drop_op": nothing if again is None else again.drop_op,
+    moves = {
+        **{f"{side}_{f}": getattr(plan, f"{side}_{f}") for side in ("out", "in") for f in ("op", "first", "last")},
+        "out_tensor": of[plan.out_tensor],
+        "in_tensor": of[plan.in_tensor],
+        "away_tensor": of[away[:, 0]],
+        "away_first": away[:, 1],
+        "away_last": away[:, 2],
+    }
+    if again is not None:
+        drops, makes = again.drop_tensor, again.make_tensor
+        moves |= {
+            "at": again.at,
+            "sees": again.sees,
+            "drop_op": again.drop_op,
             "drop_tensor": drops,
             "drop_first": np.zeros_like(drops),
             "drop_last": trace.chunks[drops],
-            "make_op": nothing if again is None else again.make_op,
+            "make_op": again.make_op,
             "make_tensor": makes,
             "make_first": np.zeros_like(makes),
             "make_last": trace.chunks[makes],
-            "away_tensor": of[away[:, 0]],
-            "away_first": away[:, 1],
-            "away_last": away[:, 2],
         }
-    )
+    module.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep} | moves)
 
 
 def recording_of(plan: lgm.Plan) -> Recording:

@@ -115,7 +115,8 @@ def enable(
         copies hidden behind computing where copies have lanes of their own. Until then, and whenever an iteration
         differs, the longest unused leave.
         ``"lru"``: they always do. ``"size_staleness"``: always the largest bytes x staleness (the filter of DELTA,
-        arXiv 2203.15980). ``"delta"``: the same, and each is copied or dropped by what either takes as measured.
+        arXiv 2203.15980). ``"delta"``: the same, and each is copied or dropped by what either takes as measured;
+        what an iteration found away is brought back in time from the next one on.
     granularity
         ``"chunk"``: exactly as many vTensors of a victim leave as are needed. ``"tensor"``: the whole victim, the
         baseline of the vTensor paper.

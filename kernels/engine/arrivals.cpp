@@ -50,6 +50,7 @@ bool Arrivals::pump_run() {
   }
   if (chunks.empty()) return room;
   const Status ready = moves_.before_arrivals(range, head.index, chunks);
+  range.last_use.store(ground_.now(), std::memory_order_relaxed);  // it is wanted soon: who needs room looks elsewhere first
   for (std::uint32_t i = 0; i < chunks.size(); ++i) {
     VTensor& part = range.parts[head.index + i];
     part.write_wanted = false;

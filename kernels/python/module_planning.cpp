@@ -82,6 +82,7 @@ py::dict to_dict(const Recorder& recorder) {
   d["use_tensor"] = column(uses, [](const auto& u) { return u.tensor; });
   d["use_first"] = column(uses, [](const auto& u) { return u.first; });
   d["use_last"] = column(uses, [](const auto& u) { return u.last; });
+  d["use_away"] = column(uses, [](const auto& u) { return u.away; });
   const auto& calls = recorder.calls();
   d["call_first"] = column(calls, [](const auto& c) { return c.first; });
   d["call_last"] = column(calls, [](const auto& c) { return c.last; });

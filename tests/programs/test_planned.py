@@ -118,6 +118,11 @@ def test_other_policies_make_no_plans(policy: str) -> None:
     assert stats["plans"] == stats["planned_iterations"] == 0
 
 
+def test_delta_brings_back_in_time_what_was_missed() -> None:
+    _, stats = run(lambda t: [t.step() for _ in range(12)] and None, policy="delta", link="1GB/s")
+    assert stats["prefetch_hits"] > 0
+
+
 def test_batch_sizes_that_take_turns_get_a_plan_each() -> None:
     def program(t: Trainer) -> None:
         for k in range(24):

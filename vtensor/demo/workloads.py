@@ -7,6 +7,7 @@ the first of each kind; the benchmarks use all, and larger batches (``"resnet50*
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -55,7 +56,8 @@ def _resnet101(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
     return ResNetForImageClassification(config), _images(size=8 * times, pixels=192)
 
 
-def _text(size: int, length: int) -> Callable[[int], Batch]:
+def _text(size: int, length: int, least: int = 0) -> Callable[[int], Batch]:
+    """Batches of one length; with `least`, each of another, at random from it to `length`."""
     from pydoc_data.topics import topics
 
     text = "\n".join(topics[name] for name in sorted(topics)).encode()
@@ -64,22 +66,24 @@ def _text(size: int, length: int) -> Callable[[int], Batch]:
     def batch(step: int) -> Batch:
         start = step * size * length % (len(tokens) - size * length)
         picked = tokens[start : start + size * length].reshape(size, length)
+        if least:
+            picked = picked[:, : random.Random(step).randint(least, length)]
         return {"input_ids": picked, "labels": picked}
 
     return batch
 
 
-def _gpt2(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
+def _gpt2(times: int, least: int = 0) -> tuple[nn.Module, Callable[[int], Batch]]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=8, n_embd=512, n_head=8, vocab_size=256, bos_token_id=0, eos_token_id=0)
-    return GPT2LMHeadModel(config), _text(size=4 * times, length=384)
+    return GPT2LMHeadModel(config), _text(4 * times, 384, least)
 
 
-def _bert_base(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
+def _bert_base(times: int, least: int = 0) -> tuple[nn.Module, Callable[[int], Batch]]:
     from transformers import BertConfig, BertForMaskedLM
 
-    return BertForMaskedLM(BertConfig()), _text(size=8 * times, length=128)
+    return BertForMaskedLM(BertConfig()), _text(8 * times, 128, least)
 
 
 def _mobilenet_v2(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
@@ -141,10 +145,14 @@ WORKLOADS = {
     "vit": Workload("ViT-B", _vit_base),
     "unet": Workload("U-Net", _unet),
 }
-_LARGER = {"resnet101": Workload("ResNet-101", _resnet101)}
+_OTHERS = {
+    "resnet101": Workload("ResNet-101", _resnet101),
+    "gpt2_lengths": Workload("GPT-2 type, lengths from 128 to 384", lambda times: _gpt2(times, 128)),
+    "bert_lengths": Workload("BERT-base, lengths from 32 to 128", lambda times: _bert_base(times, 32)),
+}
 
 
 def workload(name: str) -> tuple[nn.Module, Callable[[int], Batch]]:
     """A model and its batches, by name; ``"resnet50*2"`` for batches twice as large."""
     name, _, times = name.partition("*")
-    return {**WORKLOADS, **_LARGER}[name].make(int(times or 1))
+    return {**WORKLOADS, **_OTHERS}[name].make(int(times or 1))

@@ -1,0 +1,43 @@
+"""The device that plans are made for, as the last iteration found it.
+
+Covers: how fast it copies, and what of that computing pays for. Leaves: the model of a device (:mod:`lgm`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import lgm
+from lgm.model import HOST_COSTS
+
+from .config import Config
+
+__all__ = ["found_device"]
+
+# Until enough was copied to know: what a PCIe 3.0 x16 slot carries.
+_ASSUMED_SPEED = 12e9
+
+
+def found_device(config: Config, before: Mapping[str, float], now: Mapping[str, float]) -> lgm.Device:
+    """By the core's figures before and after an iteration: the last one, as earlier ones touched host memory for the
+    first time, which is slow.
+    """
+
+    def spent(name: str) -> float:
+        return float(now[name] - before.get(name, 0))
+
+    def speed(side: str) -> float:
+        if spent(f"moved_{side}") < 16 * config.chunk or spent(f"{side}_ns") <= 0:
+            return config.link or _ASSUMED_SPEED
+        return spent(f"moved_{side}") / (spent(f"{side}_ns") / 1e9)
+
+    moved = spent("moved_out") + spent("moved_in")
+    tax = spent("processor_ns") / 1e9 / moved / (os.cpu_count() or 1) if moved else 0.0
+    return lgm.Device(
+        config.budget_chunks,
+        speed("out"),
+        speed("in"),
+        tax=tax,
+        **(HOST_COSTS if config.device == "cpu" else {}),  # a GPU's copies take nothing from who computes
+    )
