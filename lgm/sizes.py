@@ -1,4 +1,5 @@
-"""What an iteration takes on devices of the memories there are: to choose one before it is bought.
+"""What an iteration takes in less memory: here, at several budgets; and on devices of the memories there are, to choose
+one before it is bought.
 
 Covers: what is left for tensors, the step there, the largest batch.
 Leaves: speeds (``gpus``), plans (``mix``), all budgets of one device (``report.fit``).
@@ -6,6 +7,7 @@ Leaves: speeds (``gpus``), plans (``mix``), all budgets of one device (``report.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -16,9 +18,11 @@ from .mix import analyze
 from .model import Device, Plan, Trace
 from .units import format_bytes, format_seconds
 
-__all__ = ["by_size"]
+__all__ = ["by_budget", "by_size"]
 
 SIZES = (4, 6, 8, 12, 16, 24)  # GiB of cards that people have
+_SHARES = (1.0, 0.75, 0.5, 0.35, 0.25)
+_COLUMNS = f"{'a step':>11} {'of plain':>9} {'copied':>12} {'made again':>12}"
 _CONTEXT = 600 << 20  # of CUDA and its libraries; a guess: 400 to 800 MiB were seen
 _MOST = 1.1  # of computing alone: what a larger batch may cost an image
 _LARGEST = 64
@@ -70,6 +74,50 @@ class _Sizes:
         return good
 
 
+def _cells(plan: Plan | None) -> str:
+    """What stands under `_COLUMNS`."""
+    if plan is None:
+        return f"{'-':>11} {'-':>9} {'-':>12} {'-':>12}"
+    p, plain = plan.prediction, plan.recorded
+    made = 0 if plan.remaking is None else int(plain.tensor_bytes[plan.remaking.make_tensor].sum())
+    moved = format_bytes((p.out_chunks + p.in_chunks) * plan.trace.chunk_bytes)
+    times = p.step_seconds / plain.seconds
+    return f"{format_seconds(p.step_seconds):>11} {times:>9.2f} {moved:>12} {format_bytes(made):>12}"
+
+
+def by_budget(trace: Trace, device: Device, beside: int, progress: Progress | None = None) -> str:
+    """A row for each of several budgets on the device that the trace was recorded on, the smallest there is the last.
+
+    Parameters
+    ----------
+    device
+        Its budget does not matter.
+    beside
+        Bytes that no budget counts: tensors too small to be managed.
+    """
+    life = analyze_lifetimes(trace)
+    least = int(life.needed.max())
+    lines = [
+        f"  peak {format_bytes(life.peak * trace.chunk_bytes)}, and {format_bytes(beside)} of small tensors beside it; "
+        f"{format_seconds(trace.seconds)} a step without a budget",
+        f"  {'budget':>12} {'of the peak':>12} {'with beside':>12} {_COLUMNS}",
+    ]
+    budgets = [chunks for share in _SHARES if (chunks := int(life.peak * share)) > least] + [least]
+    for k, chunks in enumerate(budgets):
+        if progress is not None:
+            progress("budgets", k / len(budgets))
+        try:
+            plan = analyze(trace, dataclasses.replace(device, budget_chunks=chunks))
+        except InfeasibleError:
+            plan = None
+        size = chunks * trace.chunk_bytes
+        share, whole = f"{chunks / life.peak:.0%}", format_bytes(size + beside)
+        lines.append(f"  {format_bytes(size):>12} {share:>12} {whole:>12} {_cells(plan)}")
+    if progress is not None:
+        progress("budgets", 1.0)
+    return "\n".join(lines)
+
+
 def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progress | None = None) -> str:
     """A row for each memory there is, from the smallest.
 
@@ -94,8 +142,7 @@ def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progres
         f"{format_bytes(small)}{'' if beside is not None else ' (not in this trace)'} of small tensors taken off",
         f"  peak {format_bytes(analyze_lifetimes(there).peak * there.chunk_bytes)}, computing "
         f"{format_seconds(there.seconds)} a step",
-        f"  {'memory':>9} {'for tensors':>12} {'a step':>11} {'of plain':>9} {'copied':>12} {'made again':>12} "
-        f"{'largest batch at ' + format(_MOST, '.1f'):>22}",
+        f"  {'memory':>9} {'for tensors':>12} {_COLUMNS} {'largest batch at ' + format(_MOST, '.1f'):>22}",
     ]
     least = 1
     chosen = sorted({*SIZES, gpu.memory >> 30})
@@ -104,19 +151,10 @@ def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progres
         if progress is not None:
             progress("memories", k / len(chosen))
         found = sizes.plan(room, 1)
-        cells = ["-"] * 4
-        if found is not None:
-            p, chunk = found.prediction, found.trace.chunk_bytes
-            made = 0 if found.remaking is None else int(there.tensor_bytes[found.remaking.make_tensor].sum())
-            moved = format_bytes((p.out_chunks + p.in_chunks) * chunk)
-            cells = [format_seconds(p.step_seconds), f"{p.step_seconds / there.seconds:.2f}", moved, format_bytes(made)]
         batch = sizes.largest(room, least) if found is not None else 0
         least = max(least, batch)
         mark = "  <- this device" if size << 30 == gpu.memory else ""
-        lines.append(
-            f"  {size:>5} GiB {format_bytes(max(room, 0)):>12} {cells[0]:>11} {cells[1]:>9} {cells[2]:>12} "
-            f"{cells[3]:>12} {_times(batch):>22}{mark}"
-        )
+        lines.append(f"  {size:>5} GiB {format_bytes(max(room, 0)):>12} {_cells(found)} {_times(batch):>22}{mark}")
     if progress is not None:
         progress("memories", 1.0)
     return "\n".join(lines)

@@ -48,7 +48,7 @@ VTENSOR = [
     {"session"},
     {"primitives", "stats", "harmony"},
     {"__init__"},
-    {"launcher", "doctor", "demo", "callbacks"},
+    {"launcher", "doctor", "demo", "callbacks", "rehearsal"},
     {"cli"},
     {"__main__"},
 ]
@@ -101,7 +101,7 @@ LGM = [
 # Longer than 300 lines, and why.
 LONG = {
     "planner.py": 340,  # one search: cut in two, half of its state would be handed from one file to the other
-    "planning.py": 330,  # finding iterations, of which one may be several steps
+    "planning.py": 340,  # finding iterations, of which one may be several steps
     "session.py": 340,  # a third of it is what enable() says to people
 }
 

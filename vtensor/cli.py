@@ -1,4 +1,4 @@
-"""The command ``vtensor``: run, demo, doctor, build.
+"""The command ``vtensor``: run, fit, demo, doctor, build.
 
 Covers: the command line, and turning errors of ours into one line and exit code 2.
 Leaves: what each command does to modules of its own, imported when it is asked for.
@@ -11,6 +11,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, get_args
+
+from lgm.gpus import GPUS, Numbers
 
 from . import __version__
 from .errors import ConfigError, VtensorError
@@ -24,6 +27,8 @@ Train PyTorch models that do not fit, at a budget in bytes that holds, bit-ident
   vtensor run --budget 50% -m package.train --lr 1  half of the device's memory, a module instead of a file
   vtensor run --budget 2GiB --spill-dir /scratch train.py
                                                     what does not fit waits on disk instead of in RAM
+  vtensor fit train.py                              what a step would take in less memory
+  vtensor fit --gpu rtx3060-laptop train.py         the same on a device that is not here
   vtensor demo                                      see it work, measured against plain PyTorch
   vtensor doctor                                    what is here, what is missing
   vtensor build --to /opt/vtensor                   compile the native core ahead of time, for an image or a cluster
@@ -36,6 +41,12 @@ Runs SCRIPT as 'python SCRIPT ARGS...' would: same sys.argv, same __main__, same
 and moved follows on stderr. Options of vtensor stand before SCRIPT or -m; all that follows is the script's own.
 """
 
+_FIT = """\
+Runs SCRIPT without a budget until the times of its iterations agree, then some more under half of its peak, to see how
+fast this machine copies; then ends it as sys.exit() would, and says what a step would take at several budgets. With
+--gpu also what it would take on a device that is not here, by arithmetic, with the memories such devices come with.
+"""
+
 _BUILD = """\
 Compiles the native core for the torch that is installed, as the first enable() would, and says where it is. For
 container images and clusters: build it once with --to, and set VTENSOR_CACHE to that directory where it is used.
@@ -45,6 +56,9 @@ _EPILOG = """\
 Environment: VTENSOR_BUDGET (the default budget), VTENSOR_DISABLE=1 (run as if vtensor were not there), VTENSOR_LOG=info
 (say what is done), VTENSOR_CACHE (where the compiled core is kept), CXX (the compiler).
 """
+
+
+_FOR_EXAMPLE = {"run": "--budget 4GiB ", "fit": ""}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,13 +100,26 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="in which pieces")
     run.add_argument("--oversize", choices=["borrow", "raise"], default="borrow", help="operations above the budget")
     run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
-    run.add_argument(
-        "-m",
-        dest="module",
-        nargs=argparse.REMAINDER,  # options that follow are the module's, as with python -m
-        help="MODULE ARGS...: run a module, as python -m would",
+
+    fit = commands.add_parser(
+        "fit", help="what a script's step would take in less memory", description=_FIT, formatter_class=raw
     )
-    run.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGS...", help="the script and its arguments")
+    fit.add_argument("--gpu", choices=list(GPUS), help="answer for this device too")
+    fit.add_argument("--numbers", choices=get_args(Numbers), default="fp32", help="what --gpu computes in")
+    fit.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="as in 'vtensor run'")
+    fit.add_argument("--chunk", metavar="SIZE", help="as in 'vtensor run'")
+    fit.add_argument("--min-size", metavar="SIZE", help="as in 'vtensor run'")
+    fit.add_argument("--save-trace", metavar="FILE", help="write the iteration, for the 'lgm' command")
+    for command in (run, fit):
+        command.add_argument(
+            "-m",
+            dest="module",
+            nargs=argparse.REMAINDER,  # options that follow are the module's, as with python -m
+            help="MODULE ARGS...: run a module, as python -m would",
+        )
+        command.add_argument(
+            "script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGS...", help="the script and its arguments"
+        )
 
     demo = commands.add_parser("demo", help="train two real models at 40 %% of their peak, against plain PyTorch")
     demo.add_argument("--fraction", type=float, default=0.4, help="budget as a fraction of the peak (default: 0.4)")
@@ -101,17 +128,16 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="check the machine, torch, the compiler and the native core")
     build = commands.add_parser("build", help="compile the native core ahead of time", description=_BUILD)
     build.add_argument("--to", metavar="DIR", help="where it is kept (default: the cache, ~/.cache/vtensor)")
-    for command in (run, demo, doctor, build):
-        command.set_defaults(fail=command.error)  # mistakes are answered with the usage of the command they are in
+    does = {run: _run, fit: _fit, demo: _demo, doctor: _doctor, build: _build}
+    for command, do in does.items():
+        # Mistakes are answered with the usage of the command they are in.
+        command.set_defaults(fail=command.error, do=do)
     return parser
 
 
 def _run(options: argparse.Namespace) -> int:
-    from . import launcher, planning, session
+    from . import planning, session
 
-    rest = options.script[1:] if options.script[:1] == ["--"] else options.script
-    if not options.module and not rest:
-        options.fail("which script? e.g. vtensor run --budget 4GiB train.py")
     for option in ("save_trace", "report"):
         path = getattr(options, option)
         if path is not None and not Path(path).resolve().parent.is_dir():
@@ -132,20 +158,51 @@ def _run(options: argparse.Namespace) -> int:
     )
     if options.save_trace is not None or options.report is not None:
         planning.record()
-    last = launcher.Wishes(options.save_trace, options.report, options.watch)
+    return _launch(options, trace=options.save_trace, report=options.report, watch=options.watch)
+
+
+def _fit(options: argparse.Namespace) -> int:
+    from . import native, planning, session
+    from .rehearsal import Rehearsal
+
+    session.enable(
+        1.0, device=options.device, chunk=options.chunk, min_size=options.min_size, policy="lru", recompute="never"
+    )
+    planning.record()
+    rehearsal = Rehearsal(native.load(), options.gpu, options.numbers)
+    planning.listen(rehearsal.note)
+    return _launch(options, trace=options.save_trace, tell=rehearsal.tell)
+
+
+def _launch(options: argparse.Namespace, **wishes: Any) -> int:
+    from . import launcher
+
+    rest = options.script[1:] if options.script[:1] == ["--"] else options.script
     if options.module:
-        return launcher.run_module(options.module[0], options.module[1:], last)
-    return launcher.run_script(rest[0], rest[1:], last)
+        return launcher.run_module(options.module[0], options.module[1:], launcher.Wishes(**wishes))
+    return launcher.run_script(rest[0], rest[1:], launcher.Wishes(**wishes))
 
 
-def _build(to: str | None) -> int:
+def _demo(options: argparse.Namespace) -> int:
+    from .demo import demo
+
+    return demo(options.fraction, options.steps)
+
+
+def _doctor(_options: argparse.Namespace) -> int:
+    from .doctor import report
+
+    return report()
+
+
+def _build(options: argparse.Namespace) -> int:
     from . import native
 
-    if to is not None:
-        os.environ["VTENSOR_CACHE"] = str(Path(to).absolute())
+    if options.to is not None:
+        os.environ["VTENSOR_CACHE"] = str(Path(options.to).absolute())
     native.load()
     print(native.library_path())
-    if to is not None:
+    if options.to is not None:
         print(f"where it is used, set VTENSOR_CACHE={os.environ['VTENSOR_CACHE']}")
     return 0
 
@@ -159,18 +216,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = _parser().parse_known_args(given)
     if unknown:
         options.fail(f"unrecognized arguments: {' '.join(unknown)}")
+    if options.command in ("run", "fit") and not options.module and options.script in ([], ["--"]):
+        options.fail(f"which script? e.g. vtensor {options.command} {_FOR_EXAMPLE[options.command]}train.py")
     try:
-        if options.command == "run":
-            return _run(options)
-        if options.command == "build":
-            return _build(options.to)
-        if options.command == "demo":
-            from .demo import demo
-
-            return demo(options.fraction, options.steps)
-        from .doctor import report
-
-        return report()
+        code: int = options.do(options)
+        return code
     except VtensorError as error:
         print(f"vtensor: {error}", file=sys.stderr)
         return 2

@@ -41,6 +41,8 @@ class Wishes(NamedTuple):
     """A page about the run."""
     watch: bool = False
     """To see each iteration."""
+    tell: Callable[[], None] | None = None
+    """Called instead of a summary."""
 
 
 NOTHING = Wishes()
@@ -207,7 +209,9 @@ def _say_goodbye(wishes: Wishes, journal: Journal | None, code: int) -> None:
     if wishes.report is not None and journal is not None:
         _write(wishes.report, lambda path: _write_report(path, journal))
     managed = memory_stats()["allocations"] > 0
-    if managed or code == 0:  # a usage error of the script needs no table behind it
+    if wishes.tell is not None and managed:
+        wishes.tell()
+    elif managed or code == 0:  # a usage error of the script needs no table behind it
         print(memory_summary(), file=sys.stderr)
     if not managed and code == 0:
         print(

@@ -37,6 +37,7 @@ __all__ = [
     "as_one_iteration",
     "change_budget",
     "keep_journal",
+    "listen",
     "newest_plan",
     "prediction",
     "record",
@@ -45,6 +46,7 @@ __all__ = [
     "start_planner",
     "step",
     "stop_planner",
+    "trace_of",
     "wait_for_plan",
     "why_left",
     "why_no_plan",
@@ -68,6 +70,7 @@ class Planner:
         self.work = Background("vtensor-planner")
         self.wanted = False  # somebody wants a trace, whatever the policy
         self.journal: Journal | None = None
+        self.listeners: list[Callable[[], None]] = []  # called when an iteration ended
         self.plan: lgm.Plan | None = None  # the newest
         self.why_not = ""  # why there is no plan, for people
         self._before: dict[str, Any] = {}
@@ -124,8 +127,8 @@ class Planner:
 
     def _boundary(self) -> None:
         repeated = self.module.boundary()
-        if self.journal is not None:
-            self.journal.note()
+        for listener in self.listeners:
+            listener()
         self._before, self._now = self._now, self.module.snapshot() if self._make is not None else {}
         if repeated and self._make is not None and not self.work.busy:
             raw, device = self.module.recorded_iteration(), found_device(self.config, self._before, self._now)
@@ -242,8 +245,15 @@ def record() -> None:
 def keep_journal() -> Journal:
     """Note what each iteration does from now on."""
     planner = _current()
-    planner.journal = planner.journal or Journal(planner.module)
+    if planner.journal is None:
+        planner.journal = Journal(planner.module)
+        planner.listeners.append(planner.journal.note)
     return planner.journal
+
+
+def listen(listener: Callable[[], None]) -> None:
+    """Call it at the end of each iteration, after its record is closed."""
+    _current().listeners.append(listener)
 
 
 def newest_plan() -> lgm.Plan | None:
@@ -315,6 +325,12 @@ def recorded_trace(**meta: Any) -> lgm.Trace:
             f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step or "
             "vtensor.step()"
         )
+    return trace_of(raw, **meta)
+
+
+def trace_of(raw: dict[str, Any], **meta: Any) -> lgm.Trace:
+    """What the core's log of an iteration says, with what is known of this machine."""
+    planner = _current()
     meta = {"unmanaged_bytes": planner.module.unmanaged()["peak"], **meta}
     if planner.config.device == "cpu":
         meta = {"flop_per_second": flop_per_second(), **meta}

@@ -7,8 +7,17 @@
 namespace vt {
 
 namespace {
-constexpr std::size_t kMostSeen = 64;  // shapes of iterations remembered without a plan
+constexpr std::size_t kMostSeen = 64;  // iterations remembered without a plan
+constexpr double kNear = 0.2;          // as far as a plan may be off without another being made
+constexpr double kFar = 0.5;           // as far as it may be off and be followed
 }  // namespace
+
+double PlanRunner::misfit(const Plan& plan) const noexcept {
+  const Bytes planned = plan.allocated[std::min(recorder_.births().size(), plan.births.size())];
+  if (planned == 0) return 0;
+  const double ratio = static_cast<double>(recorder_.allocated()) / static_cast<double>(planned);
+  return ratio > 1 ? 2 * (ratio - 1) : 1 - ratio;
+}
 
 Finding PlanRunner::boundary(Engine& engine) {
   recorder_.end();
@@ -35,18 +44,19 @@ Finding PlanRunner::boundary(Engine& engine) {
       std::rotate(mine, mine + 1, plans_.end());
     } else {
       if (active_ != nullptr && !completed) deviate(engine);
-      if (!has_plan(recorder_.hash(), recorder_.rows())) {
-        if (streams == nullptr) recorder_.take_quicker_times(finished_);  // there only one of them was timed
-        auto seen = std::find_if(seen_.begin(), seen_.end(), [&](const Seen& s) { return s.hash == recorder_.hash(); });
-        if (seen == seen_.end()) {
-          if (seen_.size() >= kMostSeen) seen_.erase(seen_.begin());
-          seen_.push_back({recorder_.hash(), 1});
-        } else if (!was_timed) {
-          timing_ = kMostPlans;  // the next of its kind will be worth analysing
-          streams->start_timing();
-        } else if (std::has_single_bit(++seen->times)) {
-          finding = Finding::repeated;  // again now and then: the analysis may have been busy with another shape, or have failed
-        }
+    }
+    // Where all places are taken a plan is only made of what no plan could be followed in.
+    if (!has_plan() && (!planned || plans_.size() + incoming_.size() < kMostPlans)) {
+      if (streams == nullptr) recorder_.take_quicker_times(finished_);  // there only one of them was timed
+      auto seen = std::find_if(seen_.begin(), seen_.end(), [&](const Seen& s) { return s.hash == recorder_.hash(); });
+      if (seen == seen_.end()) {
+        if (seen_.size() >= kMostSeen) seen_.erase(seen_.begin());
+        seen_.push_back({recorder_.hash(), 1});
+      } else if (!was_timed) {
+        timing_ = kMostPlans;  // the next of its kind will be worth analysing
+        streams->start_timing();
+      } else if (std::has_single_bit(++seen->times)) {
+        finding = Finding::repeated;  // again now and then: the analysis may have been busy with another one, or have failed
       }
     }
     std::swap(recorder_, finished_);
@@ -59,6 +69,9 @@ Finding PlanRunner::boundary(Engine& engine) {
   }
   for (auto& plan : incoming_) {
     if (plans_.size() >= kMostPlans) plans_.erase(plans_.begin());
+    for (Seen& seen : seen_) {
+      if (seen.hash == plan->final_hash) seen.times = 1;  // the next that is of another size is worth analysing
+    }
     plans_.push_back(std::move(plan));
     ++counters_.installed;
     active_ = nullptr;
@@ -68,18 +81,18 @@ Finding PlanRunner::boundary(Engine& engine) {
   const bool went_on = active_ != nullptr && followed_ && active_->settled;
   engine.living([&](std::span<Range* const> live) {
     recorder_.begin(++number_, live);
-    living_.clear();
-    for (Range* range : live) living_.push_back({{range, range->serial}, range->bytes});
+    binding_.begin(live);
   });
-  births_.clear();
   next_ = until_ = 0;
   due_.clear();
   recording_ = true;
   followed_ = !plans_.empty();
-  if (went_on) bind_again();
+  unlike_ = false;
+  look_at_ = 1;
+  if (went_on) binding_.go_on();
   if (followed_ && !went_on) {
     activate(*plans_.back());
-    fill(active_->away, 0, active_->away.size(), out_now_);
+    binding_.fill(active_->away, 0, active_->away.size(), out_now_);
     engine.move_by_plan(out_now_, {});  // as the plan expects to find it
   }
   return finding;
@@ -100,10 +113,7 @@ void PlanRunner::reset() {
   timing_ = 0;
   plans_.clear();
   active_ = nullptr;
-  bound_.clear();
-  planned_.clear();
-  births_.clear();
-  living_.clear();
+  binding_.forget();
   seen_.clear();
   counters_ = {};
   incoming_.clear();
@@ -119,8 +129,10 @@ std::uint64_t PlanRunner::call(std::uint32_t first, Recorder::CallOf::Again agai
   return (last + 1 < usual_.rows() ? rows[last + 1].begin_ns : usual_.end_ns()) - rows[first].begin_ns;
 }
 
-bool PlanRunner::has_plan(std::uint64_t hash, std::uint32_t rows) const noexcept {
-  const auto fits = [&](const auto& plan) { return plan->rows() == rows && plan->final_hash == hash; };
+bool PlanRunner::has_plan() const noexcept {
+  const auto fits = [&](const auto& plan) {
+    return plan->rows() == recorder_.rows() && plan->final_hash == recorder_.hash() && misfit(*plan) <= kNear;
+  };
   return std::any_of(plans_.begin(), plans_.end(), fits) || std::any_of(incoming_.begin(), incoming_.end(), fits);
 }
 
@@ -133,9 +145,10 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
   if (timing_ > 0) engine.streams()->row_begins(stream);
   const std::uint32_t row = recorder_.row(op);
   if (!followed_) return row;
-  if (row >= active_->rows() || active_->hash[row] != recorder_.hash()) {
+  const bool looks = unlike_ && recorder_.births().size() >= look_at_;
+  if (looks || row >= active_->rows() || active_->hash[row] != recorder_.hash()) {
+    look_at_ = 2 * recorder_.births().size() + 1;  // by then as much again was allocated: sizes may tell more
     if (!change_plan(engine, row)) return row;
-    next_ = active_->at.empty() ? row : active_->at[row];
   }
   const Plan& plan = *active_;
   until_ = (plan.at.empty() ? row : plan.at[row]) + 1;
@@ -158,30 +171,31 @@ void PlanRunner::go_on(Engine& engine) {
   const Plan& plan = *active_;
   while (next_ < until_) {
     const std::uint32_t now = next_++;
-    fill(plan.out, plan.out_at[now], plan.out_at[now + 1], out_now_);
-    fill(plan.in, plan.in_at[now], plan.in_at[now + 1], in_now_);
+    binding_.fill(plan.out, plan.out_at[now], plan.out_at[now + 1], out_now_);
+    binding_.fill(plan.in, plan.in_at[now], plan.in_at[now + 1], in_now_);
     if (!out_now_.empty() || !in_now_.empty() || engine.moves_wait()) engine.move_by_plan(out_now_, in_now_);
     if (plan.at.empty()) continue;
-    fill(plan.drop, plan.drop_at[now], plan.drop_at[now + 1], drop_now_);
+    binding_.fill(plan.drop, plan.drop_at[now], plan.drop_at[now + 1], drop_now_);
     if (!drop_now_.empty()) engine.remake().drop(drop_now_);
-    fill(plan.make, plan.make_at[now], plan.make_at[now + 1], due_);
+    binding_.fill(plan.make, plan.make_at[now], plan.make_at[now + 1], due_);
     if (!due_.empty()) return;
   }
 }
 
-// The iteration is not the planned one. True if another plan's prefix is the same.
+// The iteration is not the planned one, or of another size. True if a plan, perhaps the same, has the same prefix, and is near.
 bool PlanRunner::change_plan(Engine& engine, std::uint32_t row) {
-  const auto fits = std::find_if(plans_.begin(), plans_.end(), [&](const auto& plan) {
-    return row < plan->rows() && plan->hash[row] == recorder_.hash();
-  });
-  if (fits == plans_.end()) {
+  Plan* best = nullptr;
+  for (const auto& plan : plans_) {
+    if (row >= plan->rows() || plan->hash[row] != recorder_.hash() || misfit(*plan) > kFar) continue;
+    if (best == nullptr || misfit(*plan) < misfit(*best)) best = plan.get();
+  }
+  if (best == nullptr) {
     deviate(engine, row);
     return false;
   }
-  activate(**fits);
-  for (std::size_t k = 0; k < births_.size() && k < active_->births.size(); ++k) {
-    bind(active_->births[k], recorder_.births()[k], births_[k]);
-  }
+  if (best == active_) return true;
+  activate(*best);
+  next_ = best->at.empty() ? row : best->at[row];
   return true;
 }
 
@@ -194,95 +208,22 @@ void PlanRunner::deviate(Engine& engine, std::uint32_t row) {
   engine.forget_arrivals();
 }
 
-// Which tensors the lasting ones of a plan from a file are: the same program makes the same ones in the same order. What the iteration
-// before made is none of them. Nothing is known of what the first one made (gradients, states of the optimizer), so that what is
-// found after it is a guess.
-void PlanRunner::recognize(Plan& plan) const {
-  plan.settled = counters_.iterations > 1;
-  std::size_t begin = 0;
-  for (std::uint32_t t = 0; t < plan.lasting.size(); ++t) {
-    if (plan.lasting[t] == 0) continue;
-    std::size_t i = begin;
-    while (i < living_.size() && (recorder_.tensors()[i].previous != kNone || living_[i].bytes != plan.bytes[t])) ++i;
-    const bool found = i < living_.size();
-    plan.serial[t] = found ? living_[i].bound.serial : 0;
-    if (found) begin = i + 1;
-    plan.settled = plan.settled && found;
-  }
-}
-
 void PlanRunner::activate(Plan& plan) {
   active_ = &plan;
-  if (!plan.settled) recognize(plan);
-  bound_.assign(plan.bytes.size(), {});
-  planned_.assign(recorder_.tensors().size(), kNone);
-  // Tensors that last, and tensors of the iteration before that outlive it, each by what is known of them.
-  const auto by_serial = living_by_serial();
-  std::unordered_map<std::uint32_t, std::uint32_t> by_birth;
-  for (std::uint32_t i = 0; i < living_.size(); ++i) {
-    const std::uint32_t previous = recorder_.tensors()[i].previous;
-    if (previous != kNone) by_birth.emplace(previous, i);
-  }
-  for (std::uint32_t t = 0; t < bound_.size(); ++t) {
-    if (plan.lasting[t] != 0) {
-      const auto found = by_serial.find(plan.serial[t]);
-      if (found != by_serial.end()) bind(t, found->second, living_[found->second].bound);
-    } else if (plan.previous[t] != kNone) {
-      const auto found = by_birth.find(plan.previous[t]);
-      if (found != by_birth.end() && living_[found->second].bytes == plan.bytes[t]) {
-        bind(t, found->second, living_[found->second].bound);
-      }
-    }
-  }
-}
-
-void PlanRunner::bind(std::uint32_t tensor, std::uint32_t recorded, const Bound& bound) {
-  bound_[tensor] = bound;
-  if (recorded >= planned_.size()) planned_.resize(recorded + 1, kNone);
-  planned_[recorded] = tensor;
-}
-
-// The plan goes on into the next iteration, where the recorder numbers tensors anew.
-void PlanRunner::bind_again() {
-  planned_.assign(recorder_.tensors().size(), kNone);
-  const auto by_serial = living_by_serial();
-  for (std::uint32_t t = 0; t < bound_.size(); ++t) {
-    if (bound_[t].range == nullptr) continue;
-    const auto found = by_serial.find(bound_[t].serial);
-    if (found != by_serial.end()) planned_[found->second] = t;
-  }
-}
-
-std::unordered_map<std::uint64_t, std::uint32_t> PlanRunner::living_by_serial() const {
-  std::unordered_map<std::uint64_t, std::uint32_t> index;
-  for (std::uint32_t i = 0; i < living_.size(); ++i) index.emplace(living_[i].bound.serial, i);
-  return index;
-}
-
-void PlanRunner::fill(const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end,
-                      std::vector<PlannedMove>& moves) const {
-  moves.clear();
-  for (std::size_t k = begin; k < end; ++k) {
-    const Bound& bound = bound_[parts[k].tensor];
-    if (bound.range != nullptr) moves.push_back({bound.range, bound.serial, parts[k].first, parts[k].last});
-  }
+  if (!plan.settled) plan.settled = binding_.recognize(plan) && counters_.iterations > 1;
+  binding_.bind(plan);
 }
 
 void PlanRunner::born(Range& range) {
-  const std::size_t k = births_.size();
   recorder_.born(range);
-  births_.push_back({&range, range.serial});
-  if (followed_ && k < active_->births.size()) bind(active_->births[k], recorder_.births().back(), births_.back());
+  const std::uint32_t tensor = binding_.born(range, followed_ ? active_ : nullptr);
+  unlike_ = unlike_ || (tensor != kNone && active_->bytes[tensor] != range.bytes);
 }
 
 bool PlanRunner::died(Range& range) noexcept {
   recorder_.died(range);
-  const std::uint32_t recorded = recorder_.tensor_of(range);
-  if (!followed_ || recorded >= planned_.size()) return true;
-  const std::uint32_t tensor = planned_[recorded];
-  if (tensor == kNone || bound_[tensor].serial != range.serial) return true;
-  bound_[tensor] = {};
-  return active_->keep[tensor] != 0;
+  const std::uint32_t tensor = followed_ ? binding_.died(range) : kNone;
+  return tensor == kNone || active_->keep[tensor] != 0;
 }
 
 }  // namespace vt

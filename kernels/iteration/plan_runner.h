@@ -1,48 +1,26 @@
 // Follows plans: starts the copies each row asks for, and notices when an iteration is not the one that was planned.
 //
-// Covers: the plans by the shape of their iteration, which tensor of a plan is which range, deviations, boundaries.
-// Leaves: moving chunks (Engine::move_by_plan), making plans (lgm/, called from vtensor/planning.py).
+// Covers: the plans by what their iteration does, and how large it is; deviations, boundaries.
+// Leaves: which tensor of a plan is which range (binding.h), moving chunks (Engine::move_by_plan), making plans (lgm/, called from
+// vtensor/planning.py).
 //
 // A plan knows the recorder's hash at each of its rows. One comparison a row tells whether the iteration still is the planned
-// one. If not, another plan whose hash fits takes over (another batch size, say); if there is none, the rest of the iteration is
+// one. If not, another plan whose hash fits takes over (another model, say); if there is none, the rest of the iteration is
 // the reactive policy's. At the next boundary the plan that was completed last is tried again (I4).
+// Hashes do not tell sizes: what allocates somewhat less or more follows the plan of the size that is nearest, and another plan
+// is made where none is near. Lengths that differ with every batch need a plan for every fifth of their range, not one each.
 // Thread-safety: none; thread_state.h guards it.
 #pragma once
 
 #include <memory>
 #include <utility>
-#include <unordered_map>
 #include <vector>
 
+#include "iteration/binding.h"
+#include "iteration/plan.h"
 #include "iteration/recorder.h"
 
 namespace vt {
-
-struct Plan {
-  struct Part {
-    std::uint32_t tensor, first, last;
-  };
-  std::vector<std::uint64_t> hash;            // [rows] the recorder's when the row has begun
-  std::uint64_t final_hash = 0;               // and when the iteration ends
-  std::vector<std::uint32_t> out_at, in_at;   // [planned rows + 1] where each row's moves begin
-  std::vector<Part> out, in;
-  // Where a plan makes things again, it has more rows than the iteration: before each of those, one for each thing to be made. All
-  // that is given by row is given by these.
-  std::vector<std::uint32_t> at;              // [rows] which of them is a row of the iteration; empty: there are no others
-  std::vector<std::uint32_t> drop_at, make_at;  // [planned rows + 1]
-  std::vector<Part> drop, make;
-  std::vector<std::uint8_t> sees;             // [rows] whether the operation that begins with it will be run again; empty: none
-  std::vector<Part> away;                     // what is away when an iteration begins
-  std::vector<std::uint32_t> births;          // tensors in order of allocation
-  std::vector<std::uint8_t> keep;             // [tensors]
-  std::vector<std::uint8_t> lasting;          // [tensors] alive when an iteration begins, and born in none
-  std::vector<std::uint64_t> serial;          // [tensors] of lasting ones; 0: not known
-  bool settled = true;                        // the serials will not change; false: the plan comes from a file
-  std::vector<std::uint32_t> previous;        // [tensors] which allocation of the iteration before, or kNone
-  std::vector<Bytes> bytes;                   // [tensors]
-
-  std::uint32_t rows() const noexcept { return static_cast<std::uint32_t>(hash.size()); }
-};
 
 struct PlanCounters {
   std::uint64_t iterations = 0;  // boundaries so far
@@ -61,7 +39,7 @@ enum class Finding : std::uint8_t {
 
 class PlanRunner {
  public:
-  static constexpr std::size_t kMostPlans = 8;
+  static constexpr std::size_t kMostPlans = 16;
 
   // The calling thread ends an iteration of `engine` and begins the next.
   Finding boundary(Engine& engine);
@@ -100,29 +78,18 @@ class PlanRunner {
   PlanCounters counters() const noexcept { return counters_; }
 
  private:
-  // Ranges are records that are used again: the serial tells whether it still is the same tensor.
-  struct Bound {
-    Range* range = nullptr;
-    std::uint64_t serial = 0;
-  };
-  struct Living {
-    Bound bound;
-    Bytes bytes;
-  };
   struct Seen {
     std::uint64_t hash;
-    std::uint32_t times;
+    std::uint32_t times;  // since a plan was made of it
   };
 
   bool change_plan(Engine& engine, std::uint32_t row);
   void activate(Plan& plan);
-  void recognize(Plan& plan) const;
-  void bind(std::uint32_t tensor, std::uint32_t recorded, const Bound& bound);
-  void bind_again();
   void deviate(Engine& engine, std::uint32_t row = kNone);
-  std::unordered_map<std::uint64_t, std::uint32_t> living_by_serial() const;
-  void fill(const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end, std::vector<PlannedMove>& moves) const;
-  bool has_plan(std::uint64_t hash, std::uint32_t rows) const noexcept;
+  // How far a plan is from what was allocated so far: 0 is as planned. What allocates less than planned makes some moves too many;
+  // what allocates more lacks some, which is worse.
+  double misfit(const Plan& plan) const noexcept;
+  bool has_plan() const noexcept;
 
   Recorder recorder_;
   Recorder finished_;
@@ -132,11 +99,10 @@ class PlanRunner {
   bool followed_ = false;                     // the whole iteration so far followed a plan
   std::vector<std::unique_ptr<Plan>> plans_;  // the one completed last at the end
   Plan* active_ = nullptr;
+  bool unlike_ = false;                       // something allocated has another size than in the active plan
+  std::size_t look_at_ = 1;                   // allocations after which a plan that is nearer is looked for
   std::uint32_t number_ = 0;                  // of the iteration; never one twice, as tags outlive sessions
-  std::vector<Bound> bound_;                  // by tensor of the active plan
-  std::vector<std::uint32_t> planned_;        // by tensor of the recorder: that of the active plan, or kNone
-  std::vector<Bound> births_;                 // this iteration's allocations
-  std::vector<Living> living_;                // at its beginning, oldest first: the first of the recorder's tensors
+  Binding binding_{recorder_};
   std::uint32_t next_ = 0, until_ = 0;        // planned rows that are yet to be begun: [next_, until_)
   std::vector<PlannedMove> out_now_, in_now_, drop_now_, due_;
   std::vector<Seen> seen_;

@@ -5,16 +5,18 @@
 
 namespace vt {
 
+namespace {
+std::uint64_t size_class(std::size_t chunks) noexcept {
+  if (chunks <= 4) return chunks;
+  const auto octave = static_cast<unsigned>(std::bit_width(chunks) - 1);
+  return std::uint64_t{octave} * 4 + ((chunks >> (octave - 2)) & 3);
+}
+}  // namespace
+
 std::uint64_t Recorder::mix(std::uint64_t hash, std::uint64_t value) noexcept {
   hash ^= value + kSeed + (hash << 6) + (hash >> 2);
   hash *= 0xff51afd7ed558ccdull;
   return hash ^ (hash >> 32);
-}
-
-std::uint64_t Recorder::size_class(std::size_t chunks) noexcept {
-  if (chunks <= 4) return chunks;
-  const auto octave = static_cast<unsigned>(std::bit_width(chunks) - 1);
-  return std::uint64_t{octave} * 4 + ((chunks >> (octave - 2)) & 3);
 }
 
 std::uint64_t Recorder::now() const noexcept {
@@ -35,7 +37,8 @@ void Recorder::begin(std::uint32_t number, std::span<Range* const> live) {
     tensors_.push_back({range->bytes, -1, -1, fresh ? tag.birth : kNone, range->serial});
     tag = {iteration_, static_cast<std::uint32_t>(tensors_.size() - 1), kNone};
   }
-  hash_ = kSeed;
+  hash_ = sizes_ = kSeed;
+  allocated_ = 0;
   stalls_ = 0;
   freed_ = false;
   began_ = Clock::now();
@@ -50,7 +53,7 @@ std::uint32_t Recorder::row(OpId op) {
 }
 
 void Recorder::take_quicker_times(const Recorder& other) noexcept {
-  if (other.hash_ != hash_ || other.rows_.size() != rows_.size() || other.end_ns_ >= end_ns_) return;
+  if (other.shape() != shape() || other.rows_.size() != rows_.size() || other.end_ns_ >= end_ns_) return;
   for (std::size_t i = 0; i < rows_.size(); ++i) rows_[i].begin_ns = other.rows_[i].begin_ns;
   end_ns_ = other.end_ns_;
 }
@@ -78,7 +81,9 @@ void Recorder::born(Range& range) {
   range.tag = {iteration_, tensor, static_cast<std::uint32_t>(births_.size())};
   tensors_.push_back({range.bytes, static_cast<std::int32_t>(rows_.size()) - 1, -1, kNone, range.serial});
   births_.push_back(tensor);
-  hash_ = mix(hash_, size_class(range.chunks));
+  hash_ = mix(hash_, kBirth);
+  sizes_ = mix(sizes_, size_class(range.chunks));
+  allocated_ += range.bytes;
 }
 
 void Recorder::died(Range& range) noexcept {

@@ -1,6 +1,6 @@
 // The log of one training iteration: rows (operations), tensors, uses. See lgm/model.py for what becomes of it.
 //
-// Covers: what happened since the last boundary, as plain arrays; a rolling hash that names the iteration's shape.
+// Covers: what happened since the last boundary, as plain arrays; rolling hashes that name what the iteration does, and its shape.
 // Leaves: what is done with it (plan_runner.h for following a plan, vtensor/recorder.py for making a trace of it).
 //
 // A row begins when an operation first uses or allocates managed memory; operations that do neither leave no trace, so a
@@ -79,8 +79,12 @@ class Recorder {
   // Whether something was freed since the last row began.
   bool freed() const noexcept { return freed_; }
   bool full() const noexcept { return rows_.size() >= kMostRows; }
-  // Names everything that happened before the next row: operations, and sizes of what they allocated, by steps of a quarter octave.
+  // Names what happened before the next row: operations, and which of them allocated how often. Batches of any size are the same.
   std::uint64_t hash() const noexcept { return hash_; }
+  // And the sizes of what they allocated, by steps of a quarter octave.
+  std::uint64_t shape() const noexcept { return mix(hash_, sizes_); }
+  // All that was allocated.
+  Bytes allocated() const noexcept { return allocated_; }
   std::uint32_t rows() const noexcept { return static_cast<std::uint32_t>(rows_.size()); }
   const std::vector<Row>& all_rows() const noexcept { return rows_; }
   const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
@@ -90,8 +94,8 @@ class Recorder {
   std::uint64_t end_ns() const noexcept { return end_ns_; }
 
   static constexpr std::uint64_t kSeed = 0x9e3779b97f4a7c15ull;
+  static constexpr std::uint64_t kBirth = 1;  // mixed into the hash for each allocation
   static std::uint64_t mix(std::uint64_t hash, std::uint64_t value) noexcept;
-  static std::uint64_t size_class(std::size_t chunks) noexcept;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -104,6 +108,8 @@ class Recorder {
   std::vector<std::uint32_t> births_;
   std::uint32_t iteration_ = 0;
   std::uint64_t hash_ = kSeed;
+  std::uint64_t sizes_ = kSeed;
+  Bytes allocated_ = 0;
   std::uint64_t stalls_ = 0;
   std::uint64_t end_ns_ = 0;
   bool freed_ = false;

@@ -95,7 +95,6 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
   auto plan = std::make_unique<Plan>();
   const auto names = given["names"].cast<std::vector<std::string>>();
   const auto op_name = vector_of<std::size_t>(given["op_name"].cast<Ints>());
-  const auto chunk_bytes = given["chunk_bytes"].cast<Bytes>();
   plan->bytes = vector_of<Bytes>(given["tensor_bytes"].cast<Ints>());
   plan->births = vector_of<std::uint32_t>(given["births"].cast<Ints>());
   plan->keep = vector_of<std::uint8_t>(given["keep"].cast<Ints>());
@@ -111,11 +110,12 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
     hash = Recorder::mix(hash, ids.at(op_name[row]));
     plan->hash.push_back(hash);
     for (; birth < plan->births.size() && born.at(plan->births[birth]) == static_cast<std::int64_t>(row); ++birth) {
-      const Bytes chunks = (plan->bytes.at(plan->births[birth]) + chunk_bytes - 1) / chunk_bytes;
-      hash = Recorder::mix(hash, Recorder::size_class(chunks));
+      hash = Recorder::mix(hash, Recorder::kBirth);
     }
   }
   plan->final_hash = hash;
+  plan->allocated = {0};
+  for (const std::uint32_t tensor : plan->births) plan->allocated.push_back(plan->allocated.back() + plan->bytes.at(tensor));
   plan->out = parts_of(given, "out");
   plan->in = parts_of(given, "in");
   plan->away = parts_of(given, "away");

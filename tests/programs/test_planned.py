@@ -218,16 +218,18 @@ def test_sequence_lengths_in_buckets_get_a_plan_each(lengths: tuple[int, ...]) -
     assert gained(planned, 3 * len(lengths)) == 3 * len(lengths), planned
 
 
-def test_a_length_of_its_own_in_every_step_is_right_without_plans() -> None:
+def test_a_length_of_its_own_in_every_step_follows_the_plan_of_one_that_is_near() -> None:
     def program(t: Trainer) -> None:
-        for k in range(12):
-            tokens = torch.randint(0, 64, (8, 16 + 7 * (5 * k % 12)))
+        for k in range(60):
+            tokens = torch.randint(0, 64, (8, 32 + 37 * k % 64))
             t.optimizer.zero_grad()
             loss = nn.functional.cross_entropy(t.net(tokens).flatten(0, 1), tokens.flatten())
             loss.backward()
             t.finish(loss)
 
-    run(program, make=Attention)
+    planned, stats = run(program, make=Attention)
+    assert gained(planned, 30) >= 27, planned
+    assert 2 <= stats["plans"] <= 8
 
 
 def test_a_validation_pass_every_few_steps() -> None:

@@ -67,7 +67,7 @@ def _text(size: int, length: int, least: int = 0) -> Callable[[int], Batch]:
         start = step * size * length % (len(tokens) - size * length)
         picked = tokens[start : start + size * length].reshape(size, length)
         if least:
-            picked = picked[:, : random.Random(step).randint(least, length)]
+            picked = picked[:, : random.Random(step).randint(least, length)].contiguous()
         return {"input_ids": picked, "labels": picked}
 
     return batch

@@ -131,7 +131,7 @@ class Harmony:
             raise ConfigError("pass the module itself instead of DistributedDataParallel, and data_parallel=True")
         self._replicas = Replicas(model, data_parallel) if data_parallel else None
         self.seeds: list[int] = []
-        """Of the last step: microbatch k > 0 began as after ``torch.manual_seed(seeds[k - 1])``."""
+        """Microbatch k > 0 of the last step began as after ``torch.manual_seed(seeds[k - 1])``."""
         if not found:
             log.warning(
                 "Harmony found no layers in %s: microbatches run one after the other; layers= names them",

@@ -1,0 +1,107 @@
+#include "iteration/binding.h"
+
+namespace vt {
+
+void Binding::begin(std::span<Range* const> live) {
+  living_.clear();
+  for (Range* range : live) living_.push_back({{range, range->serial}, range->bytes});
+  births_.clear();
+}
+
+void Binding::forget() {
+  bound_.clear();
+  planned_.clear();
+  births_.clear();
+  living_.clear();
+}
+
+bool Binding::recognize(Plan& plan) const {
+  bool all = true;
+  std::size_t begin = 0;
+  for (std::uint32_t t = 0; t < plan.lasting.size(); ++t) {
+    if (plan.lasting[t] == 0) continue;
+    std::size_t i = begin;
+    while (i < living_.size() && (recorder_.tensors()[i].previous != kNone || living_[i].bytes != plan.bytes[t])) ++i;
+    const bool found = i < living_.size();
+    plan.serial[t] = found ? living_[i].bound.serial : 0;
+    if (found) begin = i + 1;
+    all = all && found;
+  }
+  return all;
+}
+
+void Binding::bind(const Plan& plan) {
+  bound_.assign(plan.bytes.size(), {});
+  planned_.assign(recorder_.tensors().size(), kNone);
+  // Tensors that last, and tensors of the iteration before that outlive it, each by what is known of them.
+  const auto by_serial = living_by_serial();
+  std::unordered_map<std::uint32_t, std::uint32_t> by_birth;
+  for (std::uint32_t i = 0; i < living_.size(); ++i) {
+    const std::uint32_t previous = recorder_.tensors()[i].previous;
+    if (previous != kNone) by_birth.emplace(previous, i);
+  }
+  for (std::uint32_t t = 0; t < bound_.size(); ++t) {
+    if (plan.lasting[t] != 0) {
+      const auto found = by_serial.find(plan.serial[t]);
+      if (found != by_serial.end()) bind(t, found->second, living_[found->second].bound);
+    } else if (plan.previous[t] != kNone) {
+      const auto found = by_birth.find(plan.previous[t]);
+      if (found != by_birth.end() && living_[found->second].bytes == plan.bytes[t]) {
+        bind(t, found->second, living_[found->second].bound);
+      }
+    }
+  }
+  for (std::size_t k = 0; k < births_.size() && k < plan.births.size(); ++k) {
+    bind(plan.births[k], recorder_.births()[k], births_[k]);
+  }
+}
+
+void Binding::bind(std::uint32_t tensor, std::uint32_t recorded, const Bound& bound) {
+  bound_[tensor] = bound;
+  if (recorded >= planned_.size()) planned_.resize(recorded + 1, kNone);
+  planned_[recorded] = tensor;
+}
+
+void Binding::go_on() {
+  planned_.assign(recorder_.tensors().size(), kNone);
+  const auto by_serial = living_by_serial();
+  for (std::uint32_t t = 0; t < bound_.size(); ++t) {
+    if (bound_[t].range == nullptr) continue;
+    const auto found = by_serial.find(bound_[t].serial);
+    if (found != by_serial.end()) planned_[found->second] = t;
+  }
+}
+
+std::unordered_map<std::uint64_t, std::uint32_t> Binding::living_by_serial() const {
+  std::unordered_map<std::uint64_t, std::uint32_t> index;
+  for (std::uint32_t i = 0; i < living_.size(); ++i) index.emplace(living_[i].bound.serial, i);
+  return index;
+}
+
+void Binding::fill(const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end,
+                   std::vector<PlannedMove>& moves) const {
+  moves.clear();
+  for (std::size_t k = begin; k < end; ++k) {
+    const Bound& bound = bound_[parts[k].tensor];
+    if (bound.range != nullptr) moves.push_back({bound.range, bound.serial, parts[k].first, parts[k].last});
+  }
+}
+
+std::uint32_t Binding::born(Range& range, const Plan* plan) {
+  const std::size_t k = births_.size();
+  births_.push_back({&range, range.serial});
+  if (plan == nullptr || k >= plan->births.size()) return kNone;
+  bind(plan->births[k], recorder_.births().back(), births_.back());
+  return plan->births[k];
+}
+
+std::uint32_t Binding::died(const Range& range) noexcept {
+  const std::uint32_t recorded = recorder_.tensor_of(range);
+  if (recorded >= planned_.size()) return kNone;
+  const std::uint32_t tensor = planned_[recorded];
+  if (tensor == kNone || bound_[tensor].serial != range.serial) return kNone;
+  bound_[tensor] = {};
+  return tensor;
+}
+
+}  // namespace vt

@@ -1,0 +1,37 @@
+// A plan of one iteration, as the runner follows it (plan_runner.h). What may be in it and what it means: lgm/model.py.
+#pragma once
+
+#include <vector>
+
+#include "iteration/recorder.h"
+
+namespace vt {
+
+struct Plan {
+  struct Part {
+    std::uint32_t tensor, first, last;
+  };
+  std::vector<std::uint64_t> hash;            // [rows] the recorder's when the row has begun
+  std::uint64_t final_hash = 0;               // and when the iteration ends
+  std::vector<std::uint32_t> out_at, in_at;   // [planned rows + 1] where each row's moves begin
+  std::vector<Part> out, in;
+  // Where a plan makes things again, it has more rows than the iteration: before each of those, one for each thing to be made. All
+  // that is given by row is given by these.
+  std::vector<std::uint32_t> at;              // [rows] which of them is a row of the iteration; empty: there are no others
+  std::vector<std::uint32_t> drop_at, make_at;  // [planned rows + 1]
+  std::vector<Part> drop, make;
+  std::vector<std::uint8_t> sees;             // [rows] whether the operation that begins with it will be run again; empty: none
+  std::vector<Part> away;                     // what is away when an iteration begins
+  std::vector<std::uint32_t> births;          // tensors in order of allocation
+  std::vector<Bytes> allocated;               // [births + 1] what all before take
+  std::vector<std::uint8_t> keep;             // [tensors]
+  std::vector<std::uint8_t> lasting;          // [tensors] alive when an iteration begins, and born in none
+  std::vector<std::uint64_t> serial;          // [tensors] of lasting ones; 0: not known
+  bool settled = true;                        // the serials will not change; false: the plan comes from a file
+  std::vector<std::uint32_t> previous;        // [tensors] which allocation of the iteration before, or kNone
+  std::vector<Bytes> bytes;                   // [tensors]
+
+  std::uint32_t rows() const noexcept { return static_cast<std::uint32_t>(hash.size()); }
+};
+
+}  // namespace vt

@@ -1,0 +1,80 @@
+"""``vtensor fit``: what a script's step would take in less memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .test_cli import run
+
+TRAIN = """
+import torch
+model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+small = torch.ones(512)
+try:
+    for step in range({steps}):
+        x = torch.ones({rows}, 512)
+        model(x).sum().backward(); optimizer.step(); optimizer.zero_grad()
+finally:
+    print("steps", step + 1)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN.format(steps=200, rows=2048))
+    return path
+
+
+def test_the_script_ends_as_soon_as_enough_is_known(script: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "t.npz"
+    done = run("fit", "--chunk", "64KiB", "--gpu", "gtx1650", "--save-trace", str(trace), str(script))
+    assert done.returncode == 0, done.stderr
+    steps = re.search(r"steps (\d+)", done.stdout)
+    assert steps is not None and 6 <= int(steps[1]) <= 25
+    assert re.search(r"\d+ iterations were recorded; \d+ like the one below, which took", done.stderr)
+    assert re.search(r"copies here: .*/s out, .*/s back", done.stderr)
+    assert "with beside" in done.stdout
+    rows = re.findall(r"^ +\S+ \wiB +(\d+)% +\S+ \wiB +(\S+) \S+ +(\d+\.\d+)", done.stdout, re.MULTILINE)
+    assert [row[0] for row in rows[:3]] == ["100", "75", "50"]
+    assert all(float(row[2]) >= 0.99 for row in rows)
+    assert float(rows[0][2]) <= 1.01
+    assert re.search(r"4 GiB .*<- this device", done.stdout)
+    assert trace.is_file()
+
+
+def test_a_script_that_is_short_is_answered_for_with_what_was_seen(script: Path) -> None:
+    script.write_text(TRAIN.format(steps=3, rows=2048))
+    done = run("fit", "--chunk", "64KiB", str(script))
+    assert done.returncode == 0, done.stderr
+    assert "the script ended before copies could be measured: 12 GB/s each way is assumed" in done.stderr
+    assert "50%" in done.stdout
+
+
+def test_sizes_that_differ_are_told(script: Path) -> None:
+    script.write_text(TRAIN.format(steps=60, rows="256 * (1 + step % 7)"))
+    done = run("fit", "--chunk", "64KiB", str(script))
+    assert done.returncode == 0, done.stderr
+    assert "iterations are of" in done.stderr and "the largest of those that came often" in done.stderr
+    assert "50%" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [("import torch; torch.ones(1 << 20)", "no whole iteration was seen"), ("import torch", "nothing was managed")],
+)
+def test_a_script_that_does_not_train(script: Path, body: str, text: str) -> None:
+    script.write_text(body)
+    done = run("fit", str(script))
+    assert done.returncode == 0, done.stderr
+    assert text in done.stderr
+
+
+def test_which_script() -> None:
+    done = run("fit")
+    assert done.returncode == 2
+    assert "which script? e.g. vtensor fit train.py" in done.stderr

@@ -1,0 +1,143 @@
+"""``vtensor fit``: some iterations of a script, to say what it would take in less memory.
+
+Covers: iterations without a budget until their times agree, some under half of the peak, which measure copies here;
+then the script is stopped, and the answer given.
+Leaves: where iterations end (``planning``), running the script (``launcher``), the answer's figures (:mod:`lgm`).
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import lgm
+from lgm.errors import LgmError
+from lgm.gpus import GPUS, Numbers
+from lgm.lifetimes import analyze_lifetimes
+from lgm.progress import Bar
+from lgm.sizes import by_budget, by_size
+from lgm.units import format_seconds
+
+from . import planning, session
+from .config import format_bytes
+from .speeds import found_device
+
+__all__ = ["Rehearsal"]
+
+_AGREE = 0.03  # the second quickest of an iteration's times is no longer than that
+_ALIKE = 3  # iterations of one kind, at least
+_MOST = 20  # iterations until it is said that times do not agree
+_COPYING = 4  # iterations under half of the peak: the first touch memory of the host that was never touched
+
+
+class _Enough(SystemExit):
+    """Ends the script; whoever cleans up behind a ``sys.exit()`` does."""
+
+
+class Rehearsal:
+    """Learns from each iteration; tells in the end.
+
+    Parameters
+    ----------
+    gpu, numbers
+        A device to be answered for too, by the names of ``lgm fit --gpu`` and ``--numbers``; None: this one only.
+    """
+
+    def __init__(self, module: ModuleType, gpu: str | None = None, numbers: Numbers = "fp32") -> None:
+        self._module, self._gpu, self._numbers = module, gpu, numbers
+        self._times: dict[tuple[int, int], list[float]] = {}  # of each kind: operations, and bytes they allocate
+        self._quickest: dict[tuple[int, int], dict[str, Any]] = {}
+        self._iterations = 0
+        self._kind: tuple[int, int] | None = None  # once recorded: the one that is answered for
+        self._trace: lgm.Trace | None = None
+        self._shot: dict[str, Any] = {}
+        self._device: lgm.Device | None = None
+        self._copying = 0
+
+    def note(self) -> None:
+        """An iteration ended."""
+        if self._trace is None:
+            self._record()
+        else:
+            self._copy()
+
+    def _record(self) -> None:
+        raw = self._module.recorded_iteration()
+        if not len(raw["op_name"]):
+            return
+        self._iterations += 1
+        kind = (len(raw["op_name"]), int(raw["tensor_bytes"][raw["tensor_born"] >= 0].sum()))
+        times = self._times.setdefault(kind, [])
+        seconds = (raw["end"] - raw["op_begin"][0]) / 1e9
+        if not times or seconds < min(times):
+            self._quickest[kind] = raw
+        times.append(seconds)
+        if self._agrees(kind) or self._iterations >= _MOST:
+            self._measure(kind if self._agrees(kind) else self._largest())
+
+    def _agrees(self, kind: tuple[int, int]) -> bool:
+        quick = sorted(self._times[kind])[:2]
+        return len(self._times[kind]) >= _ALIKE and quick[1] <= (1 + _AGREE) * quick[0]
+
+    def _largest(self) -> tuple[int, int]:
+        often = max(len(times) for times in self._times.values())
+        return max((kind for kind, times in self._times.items() if 2 * len(times) > often), key=lambda kind: kind[1])
+
+    def _measure(self, kind: tuple[int, int]) -> None:
+        """Now under half of the peak, to see how fast this machine copies."""
+        config = session.active_config()
+        self._kind = kind
+        self._trace = planning.trace_of(self._quickest[kind])
+        life = analyze_lifetimes(self._trace)
+        chunks = max(life.peak // 2, int(life.needed.max()), 2)
+        session.enable(chunks * config.chunk)
+
+    def _copy(self) -> None:
+        shot = self._module.snapshot()
+        self._copying += 1
+        if self._shot:
+            self._device = found_device(session.active_config(), self._shot, shot)
+        self._shot = shot
+        if self._copying >= _COPYING:
+            raise _Enough(0)
+
+    def tell(self) -> None:
+        """The answer, on stdout; on stderr how it was come by, and what of it is doubtful."""
+        if self._trace is None and self._times:
+            self._kind = self._largest()
+            self._trace = planning.trace_of(self._quickest[self._kind])
+        if self._trace is None or self._kind is None:
+            _say(
+                "no whole iteration was seen: each ends with an optimizer's step or vtensor.step(), and the first is "
+                "not taken. Let the script train some more"
+            )
+            return
+        self._say_how()
+        device = self._device or found_device(session.active_config(), {}, self._module.snapshot())
+        beside = int(self._module.unmanaged()["peak"])
+        try:
+            print(by_budget(self._trace, device, beside, Bar()))
+            if self._gpu is not None:
+                print("\n" + by_size(self._trace, GPUS[self._gpu], self._numbers, Bar()))
+        except LgmError as error:
+            _say(str(error))
+
+    def _say_how(self) -> None:
+        assert self._trace is not None and self._kind is not None
+        times = self._times[self._kind]
+        seconds = f"{format_seconds(min(times))} to {format_seconds(max(times))}"
+        _say(f"{self._iterations} iterations were recorded; {len(times)} like the one below, which took {seconds}")
+        if not self._agrees(self._kind):
+            _say("their times do not agree, so take those below as a hint: is something else running here?")
+        if len(self._times) > 1:
+            _say(f"iterations are of {len(self._times)} kinds or sizes; this is the largest of those that came often")
+        if self._device is None:
+            _say("the script ended before copies could be measured: 12 GB/s each way is assumed")
+        else:
+            out, back = (format_bytes(speed) for speed in (self._device.out_speed, self._device.in_speed))
+            _say(f"copies here: {out}/s out, {back}/s back")
+
+
+def _say(text: str) -> None:
+    print(f"vtensor fit: {text}", file=sys.stderr)
