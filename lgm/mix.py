@@ -130,7 +130,7 @@ class _Search:
         if key in self.tried:
             return None
         self.tried.add(key)
-        again, remaking = rewrite(self.trace, self.calls, makings)
+        again, remaking = rewrite(self.trace, self.calls, makings, self.device.switch)
         try:
             return replace(planner.analyze(again, self.device, self.switches), remaking=remaking)
         except InfeasibleError:

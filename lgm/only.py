@@ -51,7 +51,7 @@ def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: P
     first, lowest = _cheapest(trace, life, found, life.live - device.budget_chunks), life.peak
     for k, (soon, twice) in enumerate(habits):
         say("made again", k / len(habits))
-        again, least = _search(trace, life, calls, found, first, device.budget_chunks, soon, twice)
+        again, least = _search(trace, life, calls, found, first, device, soon, twice)
         lowest = min(lowest, least)
         if again is not None and (best is None or again[0].seconds < best[0].seconds):
             best = again
@@ -74,7 +74,7 @@ def _search(
     calls: Calls,
     found: list[Candidate],
     wanted: list[Candidate],
-    budget: int,
+    device: Device,
     soon: float,
     twice: float,
 ) -> tuple[tuple[Trace, Remaking] | None, int]:
@@ -85,14 +85,14 @@ def _search(
         makings = schedule_makings(trace, calls, wanted, lambda one: one.seconds > trace.seconds * twice, soon)
         if not makings:
             break
-        again, remaking = rewrite(trace, calls, makings)
+        again, remaking = rewrite(trace, calls, makings, device.switch)
         held = _held(trace, again, remaking)
         worse = 0 if held.max() < lowest else worse + 1
         lowest = min(lowest, int(held.max()))
-        if lowest <= budget:
+        if lowest <= device.budget_chunks:
             return (again, remaking), lowest
-        more += np.maximum(held - budget, 0)
-        wanted = _cheapest(trace, life, found, life.live - budget + more)
+        more += np.maximum(held - device.budget_chunks, 0)
+        wanted = _cheapest(trace, life, found, life.live - device.budget_chunks + more)
     return None, lowest
 
 

@@ -34,8 +34,8 @@ class _Tensor:
 class _Writer:
     """The new rows, in the order in which they are added."""
 
-    def __init__(self, trace: Trace, calls: Calls, makings: list[Making]) -> None:
-        self.trace, self.calls = trace, calls
+    def __init__(self, trace: Trace, calls: Calls, makings: list[Making], switch: float) -> None:
+        self.trace, self.calls, self.switch = trace, calls, switch
         count = np.zeros(trace.operations, dtype=np.int64)
         for making in makings:
             count[making.row] += len(making.calls)
@@ -61,7 +61,11 @@ class _Writer:
         for row, (k, c) in enumerate(enumerate(making.calls), start=first):
             span = slice(calls.first[c], calls.last[c] + 1)
             name = self.name(int(trace.op_name[calls.first[c]]))
-            self.rows.append((row, name, int(trace.op_ns[span].sum()), first + len(making.calls) - 1))
+            targets_here = [one.tensor for begun, one in targets.items() if begun in calls.allocates[c]]
+            # Each of their chunks is mapped twice: away, and what was made in the place of what left.
+            mapping = 2 * self.switch * int(trace.chunks[targets_here].sum())
+            took = int(trace.op_ns[span].sum() + 1e9 * mapping)
+            self.rows.append((row, name, took, first + len(making.calls) - 1))
             self.sees[calls.first[c]] = 1
             for t, content in calls.reads[c]:
                 again = made.get((t, content))
@@ -180,10 +184,12 @@ class _Writer:
         return Remaking(self.trace, self.at, of, drops[0], drops[1], makes[0], makes[1], self.sees)
 
 
-def rewrite(trace: Trace, calls: Calls, makings: list[Making]) -> tuple[Trace, Remaking]:
+def rewrite(trace: Trace, calls: Calls, makings: list[Making], switch: float = 0.0) -> tuple[Trace, Remaking]:
     """The trace in which all targets are dropped and made again, and what ties it to the recorded one.
+
+    `switch`: seconds it takes to map a chunk (:class:`lgm.Device`).
 
     Pre: there is at least one making; there is one for each row.
     """
-    writer = _Writer(trace, calls, makings)
+    writer = _Writer(trace, calls, makings, switch)
     return writer.written(), writer.remaking()

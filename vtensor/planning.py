@@ -131,7 +131,8 @@ class Planner:
             listener()
         self._before, self._now = self._now, self.module.snapshot() if self._make is not None else {}
         if repeated and self._make is not None and not self.work.busy:
-            raw, device = self.module.recorded_iteration(), found_device(self.config, self._before, self._now)
+            raw = self.module.recorded_iteration()
+            device = found_device(self.config, self._before, self._now, raw["stalls"] / 1e9)
             self.work.start(lambda: self._analyze(raw, device))
 
     def change_budget(self, config: Config) -> None:

@@ -19,9 +19,17 @@ __all__ = ["found_device"]
 _ASSUMED_SPEED = 12e9
 
 
-def found_device(config: Config, before: Mapping[str, float], now: Mapping[str, float]) -> lgm.Device:
+def found_device(
+    config: Config, before: Mapping[str, float], now: Mapping[str, float], stalls: float = 0.0
+) -> lgm.Device:
     """By the core's figures before and after an iteration: the last one, as earlier ones touched host memory for the
     first time, which is slow.
+
+    Parameters
+    ----------
+    stalls
+        Seconds of it that were not computing. Where threads that compute copy while they wait, what is not waiting is
+        mapping: 8 us a chunk on one machine, 100 us on another, whose threads interrupt each other dearly.
     """
 
     def spent(name: str) -> float:
@@ -34,10 +42,8 @@ def found_device(config: Config, before: Mapping[str, float], now: Mapping[str, 
 
     moved = spent("moved_out") + spent("moved_in")
     tax = spent("processor_ns") / 1e9 / moved / (os.cpu_count() or 1) if moved else 0.0
-    return lgm.Device(
-        config.budget_chunks,
-        speed("out"),
-        speed("in"),
-        tax=tax,
-        **(HOST_COSTS if config.device == "cpu" else {}),  # a GPU's copies take nothing from who computes
-    )
+    costs = HOST_COSTS if config.device == "cpu" else {}  # a GPU's copies take nothing from who computes
+    if now.get("moves_in_wait") and moved >= 32 * config.chunk:
+        mapping = (stalls - spent("wait_ns") / 1e9) / (moved / config.chunk)
+        costs = {**costs, "switch": max(mapping, costs.get("switch", 0.0))}
+    return lgm.Device(config.budget_chunks, speed("out"), speed("in"), tax=tax, **costs)

@@ -69,6 +69,7 @@ class Recorder {
   }
   // Time that is not computing: waiting for copies, moving chunks.
   void stall(std::uint64_t ns) noexcept { stalls_ += ns; }
+  std::uint64_t stalls() const noexcept { return stalls_; }
   // The length of the last row is known now.
   void end() noexcept { end_ns_ = now(); }
   // Rows began at these times, and the iteration ended at the last of them. False if it is not one more than there are rows.
