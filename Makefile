@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-lgm long lint sanitize bench gpu-check clean
+.PHONY: demo test test-lgm long lint sanitize docs bench gpu-check clean
 
 demo: $(STAMP)
 	$(BIN)/vtensor demo
@@ -26,6 +26,10 @@ long: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The documentation site, in build/docs; warnings are errors, and so are links that lead nowhere.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
 
 sanitize: $(STAMP)
 	$(MAKE) -C tests/native -j$$(nproc) --output-sync sanitize CUDA_INCLUDE=$$($(BIN)/python -c "from vtensor.cuda_headers import cuda_include; print(cuda_include())")

@@ -8,7 +8,7 @@ import vtensor
 
 project = "vtensor"
 author = "the vtensor authors"
-copyright = "the vtensor authors, Apache-2.0"  # noqa: A001 (Sphinx's name)
+copyright = "the vtensor authors, Apache-2.0"
 release = vtensor.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

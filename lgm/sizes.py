@@ -74,26 +74,33 @@ class _Sizes:
         return good
 
 
-def _cells(plan: Plan | None) -> str:
+def _cells(plan: Plan | None, plain: Trace) -> str:
     """What stands under `_COLUMNS`."""
     if plan is None:
         return f"{'-':>11} {'-':>9} {'-':>12} {'-':>12}"
-    p, plain = plan.prediction, plan.recorded
-    made = 0 if plan.remaking is None else int(plain.tensor_bytes[plan.remaking.make_tensor].sum())
+    p = plan.prediction
+    made = 0 if plan.remaking is None else int(plan.recorded.tensor_bytes[plan.remaking.make_tensor].sum())
     moved = format_bytes((p.out_chunks + p.in_chunks) * plan.trace.chunk_bytes)
     times = p.step_seconds / plain.seconds
     return f"{format_seconds(p.step_seconds):>11} {times:>9.2f} {moved:>12} {format_bytes(made):>12}"
 
 
-def by_budget(trace: Trace, device: Device, beside: int, progress: Progress | None = None) -> str:
+def by_budget(
+    trace: Trace, device: Device, beside: int, pressed: Trace | None = None, progress: Progress | None = None
+) -> str:
     """A row for each of several budgets on the device that the trace was recorded on, the smallest there is the last.
 
     Parameters
     ----------
+    trace
+        As recorded where everything fits.
     device
         Its budget does not matter.
     beside
         Bytes that no budget counts: tensors too small to be managed.
+    pressed
+        The same iteration as recorded where not everything fits: computing takes longer there, where it is observed and
+        finds its memory in other places each time.
     """
     life = analyze_lifetimes(trace)
     least = int(life.needed.max())
@@ -107,12 +114,13 @@ def by_budget(trace: Trace, device: Device, beside: int, progress: Progress | No
         if progress is not None:
             progress("budgets", k / len(budgets))
         try:
-            plan = analyze(trace, dataclasses.replace(device, budget_chunks=chunks))
+            there = trace if pressed is None or chunks >= life.peak else pressed
+            plan = analyze(there, dataclasses.replace(device, budget_chunks=chunks))
         except InfeasibleError:
             plan = None
         size = chunks * trace.chunk_bytes
         share, whole = f"{chunks / life.peak:.0%}", format_bytes(size + beside)
-        lines.append(f"  {format_bytes(size):>12} {share:>12} {whole:>12} {_cells(plan)}")
+        lines.append(f"  {format_bytes(size):>12} {share:>12} {whole:>12} {_cells(plan, trace)}")
     if progress is not None:
         progress("budgets", 1.0)
     return "\n".join(lines)
@@ -154,7 +162,9 @@ def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progres
         batch = sizes.largest(room, least) if found is not None else 0
         least = max(least, batch)
         mark = "  <- this device" if size << 30 == gpu.memory else ""
-        lines.append(f"  {size:>5} GiB {format_bytes(max(room, 0)):>12} {_cells(found)} {_times(batch):>22}{mark}")
+        lines.append(
+            f"  {size:>5} GiB {format_bytes(max(room, 0)):>12} {_cells(found, there)} {_times(batch):>22}{mark}"
+        )
     if progress is not None:
         progress("memories", 1.0)
     return "\n".join(lines)

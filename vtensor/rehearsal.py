@@ -54,6 +54,7 @@ class Rehearsal:
         self._shot: dict[str, Any] = {}
         self._device: lgm.Device | None = None
         self._copying = 0
+        self._pressed: dict[str, Any] | None = None  # the quickest of these
 
     def note(self) -> None:
         """An iteration ended."""
@@ -67,9 +68,9 @@ class Rehearsal:
         if not len(raw["op_name"]):
             return
         self._iterations += 1
-        kind = (len(raw["op_name"]), int(raw["tensor_bytes"][raw["tensor_born"] >= 0].sum()))
+        kind = _kind(raw)
         times = self._times.setdefault(kind, [])
-        seconds = (raw["end"] - raw["op_begin"][0]) / 1e9
+        seconds = _seconds(raw)
         if not times or seconds < min(times):
             self._quickest[kind] = raw
         times.append(seconds)
@@ -94,10 +95,12 @@ class Rehearsal:
         session.enable(chunks * config.chunk)
 
     def _copy(self) -> None:
-        shot = self._module.snapshot()
+        shot, raw = self._module.snapshot(), self._module.recorded_iteration()
         self._copying += 1
         if self._shot:
-            self._device = found_device(session.active_config(), self._shot, shot)
+            self._device = found_device(session.active_config(), self._shot, shot, raw["stalls"] / 1e9)
+        if _kind(raw) == self._kind and (self._pressed is None or _seconds(raw) < _seconds(self._pressed)):
+            self._pressed = raw
         self._shot = shot
         if self._copying >= _COPYING:
             raise _Enough(0)
@@ -117,7 +120,8 @@ class Rehearsal:
         device = self._device or found_device(session.active_config(), {}, self._module.snapshot())
         beside = int(self._module.unmanaged()["peak"])
         try:
-            print(by_budget(self._trace, device, beside, Bar()))
+            pressed = None if self._pressed is None else planning.trace_of(self._pressed)
+            print(by_budget(self._trace, device, beside, pressed, Bar()))
             if self._gpu is not None:
                 print("\n" + by_size(self._trace, GPUS[self._gpu], self._numbers, Bar()))
         except LgmError as error:
@@ -137,6 +141,14 @@ class Rehearsal:
         else:
             out, back = (format_bytes(speed) for speed in (self._device.out_speed, self._device.in_speed))
             _say(f"copies here: {out}/s out, {back}/s back")
+
+
+def _kind(raw: dict[str, Any]) -> tuple[int, int]:
+    return len(raw["op_name"]), int(raw["tensor_bytes"][raw["tensor_born"] >= 0].sum())
+
+
+def _seconds(raw: dict[str, Any]) -> float:
+    return float(raw["end"] - raw["op_begin"][0]) / 1e9
 
 
 def _say(text: str) -> None:

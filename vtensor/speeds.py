@@ -25,11 +25,8 @@ def found_device(
     """By the core's figures before and after an iteration: the last one, as earlier ones touched host memory for the
     first time, which is slow.
 
-    Parameters
-    ----------
-    stalls
-        Seconds of it that were not computing. Where threads that compute copy while they wait, what is not waiting is
-        mapping: 8 us a chunk on one machine, 100 us on another, whose threads interrupt each other dearly.
+    `stalls` are the seconds of it that were not computing. Where threads that compute copy while they wait, what is not
+    waiting is mapping: 8 us a chunk on one machine, 100 us on another, whose threads interrupt each other dearly.
     """
 
     def spent(name: str) -> float:
