@@ -1,6 +1,5 @@
 #include "device/driver_host.h"
 
-#include <linux/mman.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,55 +7,20 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <utility>
+
+#include "device/pages.h"
 
 namespace vt {
+
+using namespace pages;
 
 namespace {
 
 constexpr Bytes kHugePage = Bytes{2} << 20;
 
-void* pointer(Address at) { return reinterpret_cast<void*>(at); }
-
 Status illegal(const char* call) { return {Code::illegal, call, 0}; }
 Status failed(const char* call) { return {Code::failed, call, errno}; }
-
-int protection(Access access) {
-  switch (access) {
-    case Access::none: return PROT_NONE;
-    case Access::read: return PROT_READ;
-    case Access::write: return PROT_READ | PROT_WRITE;
-  }
-  return PROT_NONE;
-}
-
-// Moves the pages behind `from` to `to`, tables and all. `from` stays reserved (DONTUNMAP), so that no other
-// thread's mmap can slip into the hole; what was reserved at `to` is replaced.
-bool move_pages(Address from, Address to, Bytes bytes) {
-  return mremap(pointer(from), bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, pointer(to)) !=
-         MAP_FAILED;
-}
-
-// Undoes a mprotect. If the kernel refuses (it is out of mappings), data that somebody needs would stay out of
-// reach: there is nothing right to go on with.
-void open_again(Address at, Bytes bytes, Access access = Access::write) {
-  if (mprotect(pointer(at), bytes, protection(access)) != 0) {
-    fatal(std::string("mprotect: ") + std::strerror(errno) + "; vm.max_map_count may be too low for this chunk size");
-  }
-}
-
-// Makes `at` a plain reservation again; it then merges with its neighbours into one kernel mapping.
-bool reserve_again(Address at, Bytes bytes) {
-  return mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
-         MAP_FAILED;
-}
-
-bool map_aligned(Bytes bytes, Bytes align, void** raw, Bytes* raw_bytes, Address* base) {
-  *raw_bytes = bytes + align;
-  *raw = mmap(nullptr, *raw_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (*raw == MAP_FAILED) return false;
-  *base = (reinterpret_cast<Address>(*raw) + align - 1) / align * align;
-  return true;
-}
 
 }  // namespace
 
@@ -71,7 +35,7 @@ HostDriver::HostDriver(Bytes chunk_bytes, double link_bytes_per_second, Team tea
   }
   Address probe = 0;
   if (!reserve(2 * chunk_bytes, &probe).ok() || mprotect(pointer(probe), page, PROT_READ | PROT_WRITE) != 0 ||
-      !move_pages(probe, probe + chunk_bytes, page)) {
+      !pages::move(probe, probe + chunk_bytes, page)) {
     throw InvalidUse("this kernel cannot move memory in place (mremap with MREMAP_DONTUNMAP, Linux 5.7 or newer): " +
                      std::string(std::strerror(errno)));
   }
@@ -87,7 +51,7 @@ Status HostDriver::reserve(Bytes bytes, Address* base) {
   std::lock_guard lock(mutex_);
   if (bytes == 0 || bytes % chunk_bytes_ != 0) return illegal("reserve");
   Reservation made{bytes, nullptr, 0};
-  if (!map_aligned(bytes, std::max(chunk_bytes_, kHugePage), &made.raw, &made.raw_bytes, base)) {
+  if (!reserve_aligned(bytes, std::max(chunk_bytes_, kHugePage), &made.raw, &made.raw_bytes, base)) {
     return failed("reserve");
   }
   reservations_.emplace(*base, made);
@@ -98,12 +62,14 @@ Status HostDriver::release(Address base) {
   std::lock_guard lock(mutex_);
   const auto found = reservations_.find(base);
   if (found == reservations_.end()) return illegal("release");
-  const auto inside = [&](const auto& entry) {
-    return entry.first >= base && entry.first < base + found->second.bytes;
-  };
+  const auto inside = [&](const auto& entry) { return entry.first >= base && entry.first < base + found->second.bytes; };
   if (std::any_of(mapped_.begin(), mapped_.end(), inside) ||
       std::any_of(host_mapped_.begin(), host_mapped_.end(), inside)) {
     return illegal("release");
+  }
+  for (auto next = lingering_.begin(); next != lingering_.end();) {
+    const auto at = next++;  // what goes home leaves the table
+    if (inside(*at) && !send_home(at->first)) return failed("release");
   }
   munmap(found->second.raw, found->second.raw_bytes);
   reservations_.erase(found);
@@ -118,7 +84,7 @@ Status HostDriver::set_capacity(std::size_t chunks) {
     const Bytes bytes = more * chunk_bytes_;
     Reservation home{bytes, nullptr, 0};
     Address base = 0;
-    if (!map_aligned(bytes, std::max(chunk_bytes_, kHugePage), &home.raw, &home.raw_bytes, &base)) {
+    if (!reserve_aligned(bytes, std::max(chunk_bytes_, kHugePage), &home.raw, &home.raw_bytes, &base)) {
       return failed("set_capacity");
     }
     // Huge pages cut first-touch cost to a quarter and keep a move at a few microseconds. Advice only.
@@ -147,6 +113,7 @@ Status HostDriver::destroy(ChunkId chunk) {
   std::lock_guard lock(mutex_);
   Chunk* found = find(chunk);
   if (found == nullptr || found->mapped_at != 0 || !idle(*found)) return illegal("destroy");
+  if (found->lingers_at != 0 && !send_home(found->lingers_at)) return failed("destroy");
   madvise(pointer(found->home), chunk_bytes_, MADV_DONTNEED);
   mprotect(pointer(found->home), chunk_bytes_, PROT_NONE);
   found->exists = false;
@@ -158,15 +125,21 @@ Status HostDriver::destroy(ChunkId chunk) {
 Status HostDriver::map(Address at, ChunkId chunk, Access access) {
   std::lock_guard lock(mutex_);
   Chunk* found = find(chunk);
-  if (found == nullptr || found->mapped_at != 0 || !idle(*found) || access == Access::none || !free_address(at)) {
-    return illegal("map");
-  }
+  const bool ready = found != nullptr && found->mapped_at == 0 && idle(*found);
+  if (!ready || access == Access::none || !free_address(at)) return illegal("map");
+  const Address from = found->lingers_at != 0 ? found->lingers_at : found->home;
+  if (from != at && lingering_.contains(at) && !send_home(at)) return failed("map");
   // Before the move, so that no moment and no failure leaves a read-only mapping writable.
-  if (access == Access::read && mprotect(pointer(found->home), chunk_bytes_, PROT_READ) != 0) return failed("map");
-  if (!move_pages(found->home, at, chunk_bytes_)) {
+  if (access == Access::read && mprotect(pointer(from), chunk_bytes_, PROT_READ) != 0) return failed("map");
+  if (from != at && !pages::move(from, at, chunk_bytes_)) {
     const Status status = failed("map");
-    open_again(found->home, chunk_bytes_);
+    open_again(from, chunk_bytes_);
     return status;
+  }
+  if (found->lingers_at != 0) {
+    lingering_.erase(found->lingers_at);
+    found->lingers_at = 0;
+    if (from != at) reserve_again(from, chunk_bytes_);  // where it fails it is open, and nobody's
   }
   found->mapped_at = at;
   mapped_.emplace(at, Mapping{chunk, access});
@@ -189,7 +162,7 @@ Status HostDriver::unmap(Address at) {
   Chunk& chunk = chunks_[entry->second.chunk];
   // Close the door first: what DONTUNMAP leaves at `at` must not be a readable page of zeros.
   if (mprotect(pointer(at), chunk_bytes_, PROT_NONE) != 0) return failed("unmap");
-  if (!move_pages(at, chunk.home, chunk_bytes_)) {
+  if (!pages::move(at, chunk.home, chunk_bytes_)) {
     const Status status = failed("unmap");
     open_again(at, chunk_bytes_, entry->second.access);  // a read-only mapping must not come back writable
     return status;
@@ -201,11 +174,38 @@ Status HostDriver::unmap(Address at) {
   return kOk;
 }
 
+Status HostDriver::let_go(Address at) {
+  std::unique_lock lock(mutex_);
+  const auto entry = mapped_.find(at);
+  if (entry == mapped_.end()) return illegal("unmap");
+  if (entry->second.access != Access::write) {
+    lock.unlock();
+    return unmap(at);
+  }
+  Chunk& chunk = chunks_[entry->second.chunk];
+  chunk.lingers_at = std::exchange(chunk.mapped_at, 0);
+  lingering_.emplace(at, entry->second.chunk);
+  mapped_.erase(entry);
+  return kOk;
+}
+
+// What lingers at `at` makes room. False, with errno, if the kernel refuses; then it stays.
+bool HostDriver::send_home(Address at) {
+  const auto entry = lingering_.find(at);
+  Chunk& chunk = chunks_[entry->second];
+  if (!pages::move(at, chunk.home, chunk_bytes_)) return false;
+  reserve_again(at, chunk_bytes_);  // where it fails it is open, and nobody's
+  chunk.lingers_at = 0;
+  lingering_.erase(entry);
+  return true;
+}
+
 Status HostDriver::map_host(Address at, const HostPlace& place) {
   std::lock_guard lock(mutex_);
   if (!free_address(at)) return illegal("map_host");
+  if (lingering_.contains(at) && !send_home(at)) return failed("map_host");
   if (place.memory != nullptr) {
-    if (!move_pages(reinterpret_cast<Address>(place.memory), at, chunk_bytes_)) return failed("map_host");
+    if (!pages::move(reinterpret_cast<Address>(place.memory), at, chunk_bytes_)) return failed("map_host");
   } else if (mmap(pointer(at), chunk_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, place.file,
                   place.offset) == MAP_FAILED) {
     return failed("map_host");
@@ -220,7 +220,7 @@ Status HostDriver::unmap_host(Address at) {
   if (entry == host_mapped_.end()) return illegal("unmap_host");
   if (void* memory = entry->second.memory) {
     if (mprotect(pointer(at), chunk_bytes_, PROT_NONE) != 0) return failed("unmap_host");
-    if (!move_pages(at, reinterpret_cast<Address>(memory), chunk_bytes_)) {
+    if (!pages::move(at, reinterpret_cast<Address>(memory), chunk_bytes_)) {
       const Status status = failed("unmap_host");
       open_again(at, chunk_bytes_);
       return status;
@@ -246,9 +246,9 @@ Status HostDriver::copy(Ticket::Lane which, ChunkId chunk, const HostPlace& plac
   std::lock_guard lock(mutex_);
   const char* call = which == Ticket::Lane::out ? "copy_out" : "copy_in";
   Chunk* found = find(chunk);
-  if (found == nullptr || found->mapped_at != 0 || !idle(*found) || bytes == 0 || bytes > chunk_bytes_) {
-    return illegal(call);
-  }
+  const bool ready = found != nullptr && found->mapped_at == 0 && idle(*found);
+  if (!ready || bytes == 0 || bytes > chunk_bytes_) return illegal(call);
+  if (found->lingers_at != 0 && !send_home(found->lingers_at)) return failed(call);  // a copy's memory must not move
   *ticket = {which, lane(which).submit(pointer(found->home), place, bytes)};
   found->last_copy = *ticket;
   return kOk;

@@ -1,6 +1,6 @@
 // The port on this machine's own memory: a device that exists everywhere, and is stricter than a GPU.
 //
-// Covers: chunks as private anonymous memory, moved between a home address and a tensor's address by mremap(2);
+// Covers: chunks as private anonymous memory, moved between a home address and tensors' addresses by mremap(2);
 // two copy lanes with an optional speed; the rules of driver.h, checked on every call.
 // Leaves: everything driver.h leaves.
 //
@@ -37,6 +37,7 @@ class HostDriver final : public Driver {
   Status map(Address at, ChunkId chunk, Access access) override;
   Status protect(Address at, Access access) override;
   Status unmap(Address at) override;
+  Status let_go(Address at) override;
   Status map_host(Address at, const HostPlace& place) override;
   Status unmap_host(Address at) override;
   Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
@@ -53,8 +54,9 @@ class HostDriver final : public Driver {
 
  private:
   struct Chunk {
-    Address home = 0;       // where its pages lie while it is unmapped
-    Address mapped_at = 0;  // 0 while unmapped
+    Address home = 0;        // where its pages lie while it is unmapped and does not linger
+    Address mapped_at = 0;   // 0 while unmapped
+    Address lingers_at = 0;  // where it was mapped when it was let go, and its pages still lie; else 0
     bool exists = false;
     Ticket last_copy;
   };
@@ -69,6 +71,7 @@ class HostDriver final : public Driver {
   };
 
   bool free_address(Address at) const;
+  bool send_home(Address at);
   bool idle(const Chunk& chunk);
   Chunk* find(ChunkId chunk);
   HostLane& lane(Ticket::Lane which) { return which == Ticket::Lane::out ? out_ : in_; }
@@ -83,6 +86,7 @@ class HostDriver final : public Driver {
   std::map<Address, Reservation> reservations_;
   std::vector<Reservation> homes_;
   std::unordered_map<Address, Mapping> mapped_;
+  std::unordered_map<Address, ChunkId> lingering_;  // by address
   std::unordered_map<Address, HostPlace> host_mapped_;
   HostLane out_;
   HostLane in_;

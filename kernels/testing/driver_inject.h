@@ -38,6 +38,7 @@ class InjectDriver final : public Driver {
   Status map(Address at, ChunkId chunk, Access access) override;
   Status protect(Address at, Access access) override;
   Status unmap(Address at) override;
+  Status let_go(Address at) override;
   Status map_host(Address at, const HostPlace& place) override;
   Status unmap_host(Address at) override;
   Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
