@@ -74,6 +74,9 @@ class WaitsAlone {
   static inline thread_local int count_ = 0;
 };
 
+// Of a chunk that is unmapped.
+enum class Data : std::uint8_t { kept, dead };
+
 class OrderedDriver;
 
 class Driver {
@@ -104,11 +107,9 @@ class Driver {
   virtual Status map(Address at, ChunkId chunk, Access access) = 0;
   // Changes the access (read or write) of the chunk mapped at `at`.
   virtual Status protect(Address at, Access access) = 0;
-  // Post: nothing is mapped at `at`, no thread can read or write there, the chunk keeps its content.
-  virtual Status unmap(Address at) = 0;
-  // The same where nobody needs the content or reads there any more: it costs less, as the address may stay open until it or the
-  // chunk is used for something else.
-  virtual Status let_go(Address at) { return unmap(at); }
+  // Post: nothing is mapped at `at`, no thread can read or write there, the chunk keeps its content. Where that is dead nobody reads
+  // there, and it costs less: the address may stay open until it or the chunk is used for something else.
+  virtual Status unmap(Address at, Data data = Data::kept) = 0;
   // Maps a host place at a device address (borrowing), for reading and writing in place. Pre as for map. On ordered devices:
   // failed for places that make_place did not make.
   virtual Status map_host(Address at, const HostPlace& place) = 0;

@@ -7,7 +7,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "device/pages.h"
 
@@ -67,10 +66,7 @@ Status HostDriver::release(Address base) {
       std::any_of(host_mapped_.begin(), host_mapped_.end(), inside)) {
     return illegal("release");
   }
-  for (auto next = lingering_.begin(); next != lingering_.end();) {
-    const auto at = next++;  // what goes home leaves the table
-    if (inside(*at) && !send_home(at->first)) return failed("release");
-  }
+  if (!lingering_.clear(base, found->second.bytes)) return failed("release");
   munmap(found->second.raw, found->second.raw_bytes);
   reservations_.erase(found);
   return kOk;
@@ -113,7 +109,7 @@ Status HostDriver::destroy(ChunkId chunk) {
   std::lock_guard lock(mutex_);
   Chunk* found = find(chunk);
   if (found == nullptr || found->mapped_at != 0 || !idle(*found)) return illegal("destroy");
-  if (found->lingers_at != 0 && !send_home(found->lingers_at)) return failed("destroy");
+  if (!lingering_.send_home(chunk)) return failed("destroy");
   madvise(pointer(found->home), chunk_bytes_, MADV_DONTNEED);
   mprotect(pointer(found->home), chunk_bytes_, PROT_NONE);
   found->exists = false;
@@ -127,8 +123,8 @@ Status HostDriver::map(Address at, ChunkId chunk, Access access) {
   Chunk* found = find(chunk);
   const bool ready = found != nullptr && found->mapped_at == 0 && idle(*found);
   if (!ready || access == Access::none || !free_address(at)) return illegal("map");
-  const Address from = found->lingers_at != 0 ? found->lingers_at : found->home;
-  if (from != at && lingering_.contains(at) && !send_home(at)) return failed("map");
+  const Address lingers = lingering_.at(chunk), from = lingers != 0 ? lingers : found->home;
+  if (from != at && !lingering_.clear(at, chunk_bytes_)) return failed("map");
   // Before the move, so that no moment and no failure leaves a read-only mapping writable.
   if (access == Access::read && mprotect(pointer(from), chunk_bytes_, PROT_READ) != 0) return failed("map");
   if (from != at && !pages::move(from, at, chunk_bytes_)) {
@@ -136,9 +132,8 @@ Status HostDriver::map(Address at, ChunkId chunk, Access access) {
     open_again(from, chunk_bytes_);
     return status;
   }
-  if (found->lingers_at != 0) {
-    lingering_.erase(found->lingers_at);
-    found->lingers_at = 0;
+  if (lingers != 0) {
+    lingering_.forget(chunk);
     if (from != at) reserve_again(from, chunk_bytes_);  // where it fails it is open, and nobody's
   }
   found->mapped_at = at;
@@ -155,11 +150,17 @@ Status HostDriver::protect(Address at, Access access) {
   return kOk;
 }
 
-Status HostDriver::unmap(Address at) {
+Status HostDriver::unmap(Address at, Data data) {
   std::lock_guard lock(mutex_);
   const auto entry = mapped_.find(at);
   if (entry == mapped_.end()) return illegal("unmap");
   Chunk& chunk = chunks_[entry->second.chunk];
+  if (data == Data::dead && entry->second.access == Access::write) {
+    lingering_.add(entry->second.chunk, at, chunk.home);
+    chunk.mapped_at = 0;
+    mapped_.erase(entry);
+    return kOk;
+  }
   // Close the door first: what DONTUNMAP leaves at `at` must not be a readable page of zeros.
   if (mprotect(pointer(at), chunk_bytes_, PROT_NONE) != 0) return failed("unmap");
   if (!pages::move(at, chunk.home, chunk_bytes_)) {
@@ -174,36 +175,10 @@ Status HostDriver::unmap(Address at) {
   return kOk;
 }
 
-Status HostDriver::let_go(Address at) {
-  std::unique_lock lock(mutex_);
-  const auto entry = mapped_.find(at);
-  if (entry == mapped_.end()) return illegal("unmap");
-  if (entry->second.access != Access::write) {
-    lock.unlock();
-    return unmap(at);
-  }
-  Chunk& chunk = chunks_[entry->second.chunk];
-  chunk.lingers_at = std::exchange(chunk.mapped_at, 0);
-  lingering_.emplace(at, entry->second.chunk);
-  mapped_.erase(entry);
-  return kOk;
-}
-
-// What lingers at `at` makes room. False, with errno, if the kernel refuses; then it stays.
-bool HostDriver::send_home(Address at) {
-  const auto entry = lingering_.find(at);
-  Chunk& chunk = chunks_[entry->second];
-  if (!pages::move(at, chunk.home, chunk_bytes_)) return false;
-  reserve_again(at, chunk_bytes_);  // where it fails it is open, and nobody's
-  chunk.lingers_at = 0;
-  lingering_.erase(entry);
-  return true;
-}
-
 Status HostDriver::map_host(Address at, const HostPlace& place) {
   std::lock_guard lock(mutex_);
   if (!free_address(at)) return illegal("map_host");
-  if (lingering_.contains(at) && !send_home(at)) return failed("map_host");
+  if (!lingering_.clear(at, chunk_bytes_)) return failed("map_host");
   if (place.memory != nullptr) {
     if (!pages::move(reinterpret_cast<Address>(place.memory), at, chunk_bytes_)) return failed("map_host");
   } else if (mmap(pointer(at), chunk_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, place.file,
@@ -248,7 +223,7 @@ Status HostDriver::copy(Ticket::Lane which, ChunkId chunk, const HostPlace& plac
   Chunk* found = find(chunk);
   const bool ready = found != nullptr && found->mapped_at == 0 && idle(*found);
   if (!ready || bytes == 0 || bytes > chunk_bytes_) return illegal(call);
-  if (found->lingers_at != 0 && !send_home(found->lingers_at)) return failed(call);  // a copy's memory must not move
+  if (!lingering_.send_home(chunk)) return failed(call);  // a copy's memory must not move
   *ticket = {which, lane(which).submit(pointer(found->home), place, bytes)};
   found->last_copy = *ticket;
   return kOk;

@@ -16,6 +16,7 @@
 
 #include "device/driver.h"
 #include "device/host_lane.h"
+#include "device/lingering.h"
 
 namespace vt {
 
@@ -36,8 +37,7 @@ class HostDriver final : public Driver {
   Status destroy(ChunkId chunk) override;
   Status map(Address at, ChunkId chunk, Access access) override;
   Status protect(Address at, Access access) override;
-  Status unmap(Address at) override;
-  Status let_go(Address at) override;
+  Status unmap(Address at, Data data = Data::kept) override;
   Status map_host(Address at, const HostPlace& place) override;
   Status unmap_host(Address at) override;
   Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
@@ -54,9 +54,8 @@ class HostDriver final : public Driver {
 
  private:
   struct Chunk {
-    Address home = 0;        // where its pages lie while it is unmapped and does not linger
-    Address mapped_at = 0;   // 0 while unmapped
-    Address lingers_at = 0;  // where it was mapped when it was let go, and its pages still lie; else 0
+    Address home = 0;       // where its pages lie while it is unmapped, and does not linger (lingering.h)
+    Address mapped_at = 0;  // 0 while unmapped
     bool exists = false;
     Ticket last_copy;
   };
@@ -71,7 +70,6 @@ class HostDriver final : public Driver {
   };
 
   bool free_address(Address at) const;
-  bool send_home(Address at);
   bool idle(const Chunk& chunk);
   Chunk* find(ChunkId chunk);
   HostLane& lane(Ticket::Lane which) { return which == Ticket::Lane::out ? out_ : in_; }
@@ -86,7 +84,7 @@ class HostDriver final : public Driver {
   std::map<Address, Reservation> reservations_;
   std::vector<Reservation> homes_;
   std::unordered_map<Address, Mapping> mapped_;
-  std::unordered_map<Address, ChunkId> lingering_;  // by address
+  Lingering lingering_{chunk_bytes_};
   std::unordered_map<Address, HostPlace> host_mapped_;
   HostLane out_;
   HostLane in_;

@@ -172,7 +172,7 @@ void ImmediateMoves::hand_over(Range& from, Range& to) {
       continue;
     }
     if (made.clean()) slots_.make_dirty(from, i);
-    ground_.must("unmapping what was made again", [&] { return ground_.driver.let_go(ground_.address_of(from, i)); });
+    ground_.must("unmapping what was made again", [&] { return ground_.driver.unmap(ground_.address_of(from, i), Data::dead); });
     chunks_.assign(part, std::exchange(made.chunk, kNone));
     from.missing.fetch_add(1);
     roster_.enter(from, i, Event::give);
