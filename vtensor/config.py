@@ -16,6 +16,8 @@ from lgm import units
 from lgm.units import format_bytes
 
 from .errors import ConfigError, UnsupportedDeviceError
+from .logs import log
+from .room import budget_of_its_own, free_memory, physical_memory, spill_directory
 
 __all__ = [
     "Config",
@@ -93,19 +95,6 @@ def parse_link(value: float | str | None) -> float:
         raise ConfigError(str(error)) from None
 
 
-def physical_memory() -> int:
-    """Bytes of RAM this process may use: the machine's, or its control group's where that is less."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(limit).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            total = min(total, int(text))
-    return total
-
-
 def _device(asked: str) -> str:
     """``"cpu"`` or ``"cuda"``."""
     if asked not in ("auto", "cpu", "cuda"):
@@ -131,14 +120,23 @@ def _gpu() -> tuple[int, int]:
     return ordinal, torch.cuda.get_device_properties(ordinal).total_memory
 
 
-def _budget(value: int | float | str | None, total: int) -> int:
-    if value is None:
-        value = os.environ.get("VTENSOR_BUDGET")
-        if value is None:
-            raise ConfigError(
-                "no budget: pass one, as in vtensor.enable(budget='4GiB') or vtensor run --budget 4GiB, or set "
-                "VTENSOR_BUDGET. Bytes, a text with a unit, or a share of the device such as 0.5 or '50%'"
-            )
+def _own(
+    device: str, spill_dir: str | os.PathLike[str] | None, host: int | str | None, recompute: Recompute
+) -> tuple[int, str | os.PathLike[str] | None, int | str | None]:
+    """Budget, spill directory and room of the host store where no budget is given."""
+    free = free_memory(device)
+    budget = budget_of_its_own(free)
+    where = ""
+    if device == "cpu" and spill_dir is None and host is None and recompute != "only":
+        # In RAM it could wait in the reserve only: or the system would swap.
+        spill_dir = spill_directory()
+        host = free - budget if spill_dir is None else None
+        where = f"; what does not fit waits in {spill_dir or 'the rest of them: spill_dir= names a disk'}"
+    log.warning("no budget was given: %s, of %s that are free%s", format_bytes(budget), format_bytes(free), where)
+    return budget, spill_dir, host
+
+
+def _budget(value: int | float | str, total: int) -> int:
     try:
         share = units.parse_share(value, "budget")
     except ValueError as error:
@@ -178,6 +176,10 @@ def make_config(
     """
     device = _device(device)
     ordinal, total = (0, physical_memory()) if device == "cpu" else _gpu()
+    if budget is None:
+        budget = os.environ.get("VTENSOR_BUDGET")
+    if budget is None:
+        budget, spill_dir, host = _own(device, spill_dir, host, recompute)
     chunk = _CHUNK[device] if chunk is None else chunk
     chunk_bytes = parse_bytes(chunk, "chunk")
     page = os.sysconf("SC_PAGE_SIZE")

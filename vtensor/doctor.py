@@ -12,10 +12,11 @@ from pathlib import Path
 from types import ModuleType
 
 from . import native
-from .config import format_bytes, physical_memory
+from .config import format_bytes
 from .cuda_headers import cuda_include
 from .errors import UnsupportedDeviceError, VtensorError
 from .gpu import look_at_gpu
+from .room import physical_memory
 
 __all__ = ["examine", "report"]
 

@@ -96,7 +96,8 @@ def enable(
     ----------
     budget
         Bytes of device memory, a text such as ``"4GiB"``, or a fraction of the device such as ``0.5``.
-        Default: the environment variable ``VTENSOR_BUDGET``.
+        Default: the environment variable ``VTENSOR_BUDGET``; without it what is free less a reserve of a tenth, or of
+        512 MiB where that is more, and on the CPU a `spill_dir` for temporary files, where one is on a disk.
     device
         ``"cpu"``: torch's CPU tensors. ``"cuda"``: those of the current CUDA device. ``"auto"``: the GPU where torch
         sees one, else the CPU.

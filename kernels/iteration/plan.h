@@ -23,7 +23,7 @@ struct Plan {
   std::vector<std::uint8_t> sees;             // [rows] whether the operation that begins with it will be run again; empty: none
   std::vector<Part> away;                     // what is away when an iteration begins
   std::vector<std::uint32_t> births;          // tensors in order of allocation
-  std::vector<Bytes> allocated;               // [births + 1] what all before take
+  std::vector<Bytes> allocated;               // [births + 1] what all before take; the runner fills it in
   std::vector<std::uint8_t> keep;             // [tensors]
   std::vector<std::uint8_t> lasting;          // [tensors] alive when an iteration begins, and born in none
   std::vector<std::uint64_t> serial;          // [tensors] of lasting ones; 0: not known

@@ -98,7 +98,11 @@ Finding PlanRunner::boundary(Engine& engine) {
   return finding;
 }
 
-void PlanRunner::install(std::unique_ptr<Plan> plan) { incoming_.push_back(std::move(plan)); }
+void PlanRunner::install(std::unique_ptr<Plan> plan) {
+  plan->allocated = {0};
+  for (const std::uint32_t tensor : plan->births) plan->allocated.push_back(plan->allocated.back() + plan->bytes[tensor]);
+  incoming_.push_back(std::move(plan));
+}
 
 void PlanRunner::forget_plans() {
   incoming_.clear();

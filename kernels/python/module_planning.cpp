@@ -115,8 +115,6 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
     }
   }
   plan->final_hash = hash;
-  plan->allocated = {0};
-  for (const std::uint32_t tensor : plan->births) plan->allocated.push_back(plan->allocated.back() + plan->bytes.at(tensor));
   plan->out = parts_of(given, "out");
   plan->in = parts_of(given, "in");
   plan->away = parts_of(given, "away");

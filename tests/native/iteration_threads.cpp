@@ -93,7 +93,7 @@ std::unique_ptr<Plan> make_plan() {
   const auto row = [&](const char* name) { plan->hash.push_back(hash = Recorder::mix(hash, operator_id(name))); };
   for (std::uint32_t k = 0; k < kTensors; ++k) {
     row("make");
-    hash = Recorder::mix(hash, Recorder::size_class(2));
+    hash = Recorder::mix(hash, Recorder::kBirth);
     row("fill");
     plan->births.push_back(k);
     plan->keep.push_back(1);

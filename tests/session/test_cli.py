@@ -114,7 +114,6 @@ def test_workers_of_a_script_find_its_names(script: Path) -> None:
     [
         (["run", "--budget", "1GiB"], "which script"),
         (["run", "--budgt", "1GiB", "train.py"], "vtensor run: error: unrecognized arguments: --budgt"),
-        (["run", "train.py"], "no budget"),
         (["run", "--budget", "many", "train.py"], "not a size"),
         (["run", "--budget", "140%", "train.py"], "budget=140% is neither whole bytes nor a share"),
         (["run", "--budget", "1GiB", "--link", "fast", "train.py"], "link='fast' is not a speed"),

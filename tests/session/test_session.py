@@ -135,7 +135,6 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"budget": -1}, "positive"),
         ({"budget": 1.5}, "a share"),
         ({"budget": True}, "bytes or a text"),
-        ({"budget": None}, "no budget"),
         ({"budget": "1MiB"}, "not one chunk"),
         ({"budget": "1GiB", "chunk": 5000}, "power of two"),
         ({"budget": "1GiB", "policy": "random"}, "policy"),

@@ -1,0 +1,91 @@
+"""A budget where none is given: what is free, less a reserve; what does not fit waits on a disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import vtensor
+from vtensor.config import make_config
+from vtensor.room import budget_of_its_own, free_memory, physical_memory, spill_directory
+
+from .test_cli import run
+
+GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def no_budget_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VTENSOR_BUDGET", raising=False)
+
+
+def test_what_is_free() -> None:
+    assert 0 < free_memory("cpu") <= physical_memory()
+    assert budget_of_its_own(4 * GIB) == 4 * GIB - GIB // 2
+    assert budget_of_its_own(20 * GIB) == 18 * GIB
+    assert budget_of_its_own(GIB // 2) == GIB // 4
+
+
+def test_a_disk_is_where_files_take_no_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = spill_directory()
+    assert found is None or os.access(found, os.W_OK)
+    read = Path.read_text
+    disk, ram = tmp_path / "disk", tmp_path / "ram"
+    for folder in (disk, ram):
+        folder.mkdir()
+    mounts = f"none / tmpfs rw 0 0\nx {disk} ext4 rw 0 0\ny {ram} tmpfs rw 0 0\n"
+    monkeypatch.setattr(Path, "read_text", lambda self: mounts if str(self) == "/proc/mounts" else read(self))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(disk))
+    assert spill_directory() == str(disk)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(ram))
+    monkeypatch.chdir(disk)
+    assert spill_directory() == str(disk)
+    monkeypatch.chdir(ram)
+    assert spill_directory() is None
+
+
+def test_without_a_disk_it_waits_in_the_reserve(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("vtensor.config.free_memory", lambda _device: 4 * GIB)
+    monkeypatch.setattr("vtensor.config.spill_directory", lambda: None)
+    config = make_config()
+    assert (config.budget, config.host, config.spill_dir) == (4 * GIB - GIB // 2, GIB // 2, "")
+    assert (
+        "no budget was given: 3.50 GiB, of 4.00 GiB that are free; what does not fit waits in the rest" in caplog.text
+    )
+
+
+def test_what_is_given_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("vtensor.config.free_memory", lambda _device: 4 * GIB)
+    assert make_config(spill_dir=tmp_path).spill_dir == str(tmp_path)
+    assert make_config(host="1GiB").host == GIB
+    assert make_config(recompute="only").spill_dir == ""
+    monkeypatch.setenv("VTENSOR_BUDGET", "2GiB")
+    assert make_config().budget == 2 * GIB
+    assert make_config("1GiB").budget == GIB
+
+
+def test_more_than_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("vtensor.config.free_memory", lambda _device: 64 << 20)
+    monkeypatch.setattr("vtensor.config.spill_directory", lambda: str(tmp_path))
+    with vtensor.enabled():
+        tensors = [torch.full((1 << 20,), float(i)) for i in range(32)]  # 128 MiB
+        stats = vtensor.memory_stats()
+        assert stats["budget_bytes"] == 32 << 20
+        assert stats["held_bytes.peak"] <= 32 << 20
+        assert stats["absent_bytes.current"] >= 90 << 20
+        assert all((tensor == i).all() for i, tensor in enumerate(tensors))
+
+
+def test_a_script_with_no_budget(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch; print(torch.ones(1 << 20).sum().item())")
+    done = run("run", str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1048576.0\n"
+    assert "no budget was given" in done.stderr
+    assert "moved out" in done.stderr

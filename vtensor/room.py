@@ -1,0 +1,67 @@
+"""How much memory there is, and what of it a budget may be where none is given.
+
+Covers: RAM, the machine's or the control group's; what is free of it, or of a GPU; a disk for what does not fit.
+Leaves: sizes that people give (``config``).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+__all__ = ["budget_of_its_own", "free_memory", "physical_memory", "spill_directory"]
+
+_GROUPS = (  # limit, usage: control groups of both versions
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+_RESERVE = 512 << 20  # at least: what is not managed, and what others take meanwhile
+_IN_RAM = ("tmpfs", "ramfs")  # file systems whose files take RAM
+
+
+def _number(path: str) -> int | None:
+    try:
+        text = Path(path).read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def physical_memory() -> int:
+    """Bytes of RAM this process may use: the machine's, or its control group's where that is less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([total, *(limit for path, _ in _GROUPS if (limit := _number(path)) is not None)])
+
+
+def free_memory(device: str) -> int:
+    """Bytes that nothing uses now, of RAM (what the system can give without swapping) or of the current CUDA device."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) << 10
+    for limit_at, usage_at in _GROUPS:
+        limit, usage = _number(limit_at), _number(usage_at)
+        if limit is not None and usage is not None:
+            free = min(free, max(limit - usage, 0))
+    return free
+
+
+def budget_of_its_own(free: int) -> int:
+    """What is free, less a tenth for what is not managed, or 512 MiB where that is more; half of very little."""
+    return max(free - max(free // 10, _RESERVE), free // 2)
+
+
+def spill_directory() -> str | None:
+    """A directory for temporary files that is on a disk; None if all that are usual take RAM."""
+    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    for candidate in (tempfile.gettempdir(), "/var/tmp", str(Path.cwd())):
+        path = os.path.realpath(candidate)
+        above = [(len(at), kind) for at, kind in mounts if (path + "/").startswith(at.rstrip("/") + "/")]
+        if above and max(above)[1] not in _IN_RAM and os.access(path, os.W_OK):
+            return path
+    return None
