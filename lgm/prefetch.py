@@ -34,7 +34,7 @@ def prefetch(trace: Trace, away: Ints, device: Device) -> Arrivals:
     Parameters
     ----------
     away
-        [u] Uses of `trace` that found some of their tensor away.
+        [u] Chunks that each use of `trace` found away.
     device
         Its speed of copies in.
 
@@ -44,10 +44,11 @@ def prefetch(trace: Trace, away: Ints, device: Device) -> Arrivals:
     not begin before the tensor's use before that: until then it has not left.
     """
     begin = nominal(trace)
+    away, chunks = np.flatnonzero(away), away[away > 0]
     before = _uses_before(trace)[away]
     lane = np.inf
     rows = np.zeros(len(away), dtype=np.int64)
-    size = (trace.use_last[away] - trace.use_first[away]) * trace.chunk_bytes / device.in_speed
+    size = chunks * trace.chunk_bytes / device.in_speed
     for k in reversed(range(len(away))):
         use = int(trace.use_op[away[k]])
         lane = min(lane, float(begin[use])) - float(size[k])

@@ -35,7 +35,7 @@ class _Writer:
     """The new rows, in the order in which they are added."""
 
     def __init__(self, trace: Trace, calls: Calls, makings: list[Making], switch: float) -> None:
-        self.trace, self.calls, self.switch = trace, calls, switch
+        self.trace, self.calls, self.switch, self.chunks = trace, calls, switch, trace.chunks
         count = np.zeros(trace.operations, dtype=np.int64)
         for making in makings:
             count[making.row] += len(making.calls)
@@ -61,10 +61,9 @@ class _Writer:
         for row, (k, c) in enumerate(enumerate(making.calls), start=first):
             span = slice(calls.first[c], calls.last[c] + 1)
             name = self.name(int(trace.op_name[calls.first[c]]))
-            targets_here = [one.tensor for begun, one in targets.items() if begun in calls.allocates[c]]
-            # Each of their chunks is mapped twice: away, and what was made in the place of what left.
-            mapping = 2 * self.switch * int(trace.chunks[targets_here].sum())
-            took = int(trace.op_ns[span].sum() + 1e9 * mapping)
+            # Each chunk of what is wanted is mapped twice: away, and what was made in the place of what left.
+            chunks = sum(int(self.chunks[begun[0]]) for begun in calls.allocates[c] if begun in targets)
+            took = int(trace.op_ns[span].sum() + 2e9 * self.switch * chunks)
             self.rows.append((row, name, took, first + len(making.calls) - 1))
             self.sees[calls.first[c]] = 1
             for t, content in calls.reads[c]:

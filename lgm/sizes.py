@@ -115,7 +115,7 @@ def by_budget(
             progress("budgets", k / len(budgets))
         try:
             there = trace if pressed is None or chunks >= life.peak else pressed
-            plan = analyze(there, dataclasses.replace(device, budget_chunks=chunks))
+            plan = analyze(there, dataclasses.replace(device, budget_chunks=chunks), recompute="auto")
         except InfeasibleError:
             plan = None
         size = chunks * trace.chunk_bytes

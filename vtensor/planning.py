@@ -153,7 +153,9 @@ class Planner:
             log.exception("no plan: the analysis failed")
 
     def _prefetch(self, recording: Recording, raw: dict[str, Any], device: lgm.Device) -> None:
-        arrivals = prefetch(recording.trace, np.flatnonzero(raw["use_away"]), device)
+        arrivals = prefetch(recording.trace, raw["use_away"], device)
+        if device.budget_chunks != self.config.budget_chunks:
+            return  # it changed meanwhile
         install_arrivals(self.module, arrivals, recording)
         log.info("prefetching: %d operations found something away", len(np.unique(arrivals.op)))
 

@@ -40,7 +40,6 @@ def _recorded(recording: Recording) -> dict[str, object]:
     return {
         "names": list(trace.names),
         "op_name": trace.op_name,
-        "chunk_bytes": trace.chunk_bytes,
         "tensor_bytes": trace.tensor_bytes,
         "tensor_born": trace.tensor_born,
         "births": recording.births,

@@ -11,6 +11,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+import torch
+
 import lgm
 from lgm.errors import LgmError
 from lgm.gpus import GPUS, Numbers
@@ -21,7 +23,8 @@ from lgm.units import format_seconds
 
 from . import planning, session
 from .config import format_bytes
-from .speeds import found_device
+from .errors import VtensorError
+from .speeds import ASSUMED_SPEED, found_device
 
 __all__ = ["Rehearsal"]
 
@@ -55,6 +58,7 @@ class Rehearsal:
         self._device: lgm.Device | None = None
         self._copying = 0
         self._pressed: dict[str, Any] | None = None  # the quickest of these
+        self._why = ""  # copies could not be measured
 
     def note(self) -> None:
         """An iteration ended."""
@@ -92,7 +96,11 @@ class Rehearsal:
         self._trace = planning.trace_of(self._quickest[kind])
         life = analyze_lifetimes(self._trace)
         chunks = max(life.peak // 2, int(life.needed.max()), 2)
-        session.enable(chunks * config.chunk)
+        try:
+            session.enable(chunks * config.chunk)
+        except (VtensorError, torch.OutOfMemoryError) as error:
+            self._why = f"; a budget of half of the peak cannot be held here: {error}"
+            raise _Enough(0) from None
 
     def _copy(self) -> None:
         shot, raw = self._module.snapshot(), self._module.recorded_iteration()
@@ -136,8 +144,8 @@ class Rehearsal:
             _say("their times do not agree, so take those below as a hint: is something else running here?")
         if len(self._times) > 1:
             _say(f"iterations are of {len(self._times)} kinds or sizes; this is the largest of those that came often")
-        if self._device is None:
-            _say("the script ended before copies could be measured: 12 GB/s each way is assumed")
+        if self._device is None or self._device.out_speed == ASSUMED_SPEED:
+            _say(f"too little was copied to measure it: 12 GB/s each way is assumed{self._why}")
         else:
             out, back = (format_bytes(speed) for speed in (self._device.out_speed, self._device.in_speed))
             _say(f"copies here: {out}/s out, {back}/s back")

@@ -117,7 +117,7 @@ def enable(
         differs, the longest unused leave.
         ``"lru"``: they always do. ``"size_staleness"``: always the largest bytes x staleness (the filter of DELTA,
         arXiv 2203.15980). ``"delta"``: the same, and each is copied or dropped by what either takes as measured;
-        what an iteration found away is brought back in time from the next one on.
+        what was found away when an iteration came the second time is brought back in time from then on.
     granularity
         ``"chunk"``: exactly as many vTensors of a victim leave as are needed. ``"tensor"``: the whole victim, the
         baseline of the vTensor paper.

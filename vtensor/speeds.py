@@ -13,10 +13,12 @@ from lgm.model import HOST_COSTS
 
 from .config import Config
 
-__all__ = ["found_device"]
+__all__ = ["ASSUMED_SPEED", "found_device"]
 
 # Until enough was copied to know: what a PCIe 3.0 x16 slot carries.
-_ASSUMED_SPEED = 12e9
+ASSUMED_SPEED = 12e9
+_ENOUGH = 64  # chunks moved, to tell what mapping one takes
+_MOST_MAPPING = 5e-4  # seconds: more than that is something else
 
 
 def found_device(
@@ -34,13 +36,13 @@ def found_device(
 
     def speed(side: str) -> float:
         if spent(f"moved_{side}") < 16 * config.chunk or spent(f"{side}_ns") <= 0:
-            return config.link or _ASSUMED_SPEED
+            return config.link or ASSUMED_SPEED
         return spent(f"moved_{side}") / (spent(f"{side}_ns") / 1e9)
 
     moved = spent("moved_out") + spent("moved_in")
     tax = spent("processor_ns") / 1e9 / moved / (os.cpu_count() or 1) if moved else 0.0
     costs = HOST_COSTS if config.device == "cpu" else {}  # a GPU's copies take nothing from who computes
-    if now.get("moves_in_wait") and moved >= 32 * config.chunk:
-        mapping = (stalls - spent("wait_ns") / 1e9) / (moved / config.chunk)
-        costs = {**costs, "switch": max(mapping, costs.get("switch", 0.0))}
+    if now.get("moves_in_wait") and moved >= _ENOUGH * config.chunk:
+        mapping = (stalls - (spent("wait_ns") + spent("make_ns")) / 1e9) / (moved / config.chunk)
+        costs = {**costs, "switch": min(max(mapping, costs.get("switch", 0.0)), _MOST_MAPPING)}
     return lgm.Device(config.budget_chunks, speed("out"), speed("in"), tax=tax, **costs)

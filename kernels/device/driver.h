@@ -74,8 +74,8 @@ class WaitsAlone {
   static inline thread_local int count_ = 0;
 };
 
-// Of a chunk that is unmapped.
-enum class Data : std::uint8_t { kept, dead };
+// Of an address whose chunk is unmapped.
+enum class Door : std::uint8_t { closed, ajar };
 
 class OrderedDriver;
 
@@ -107,9 +107,9 @@ class Driver {
   virtual Status map(Address at, ChunkId chunk, Access access) = 0;
   // Changes the access (read or write) of the chunk mapped at `at`.
   virtual Status protect(Address at, Access access) = 0;
-  // Post: nothing is mapped at `at`, no thread can read or write there, the chunk keeps its content. Where that is dead nobody reads
-  // there, and it costs less: the address may stay open until it or the chunk is used for something else.
-  virtual Status unmap(Address at, Data data = Data::kept) = 0;
+  // Post: nothing is mapped at `at`, no thread can read or write there, the chunk keeps its content. Ajar is for addresses where
+  // nobody reads or writes any more: it costs less, as they may stay open until they or the chunk are used for something else.
+  virtual Status unmap(Address at, Door door = Door::closed) = 0;
   // Maps a host place at a device address (borrowing), for reading and writing in place. Pre as for map. On ordered devices:
   // failed for places that make_place did not make.
   virtual Status map_host(Address at, const HostPlace& place) = 0;

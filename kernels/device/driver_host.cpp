@@ -150,12 +150,12 @@ Status HostDriver::protect(Address at, Access access) {
   return kOk;
 }
 
-Status HostDriver::unmap(Address at, Data data) {
+Status HostDriver::unmap(Address at, Door door) {
   std::lock_guard lock(mutex_);
   const auto entry = mapped_.find(at);
   if (entry == mapped_.end()) return illegal("unmap");
   Chunk& chunk = chunks_[entry->second.chunk];
-  if (data == Data::dead && entry->second.access == Access::write) {
+  if (door == Door::ajar && entry->second.access == Access::write) {
     lingering_.add(entry->second.chunk, at, chunk.home);
     chunk.mapped_at = 0;
     mapped_.erase(entry);

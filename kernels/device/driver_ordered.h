@@ -45,7 +45,7 @@ class OrderedDriver : public Driver {
   Status map(Address at, ChunkId chunk, Access access) final {
     return access == Access::none ? Status{Code::illegal, "map", 0} : map_run(at, {&chunk, 1});
   }
-  Status unmap(Address at, Data = Data::kept) final { return unmap_run(at, 1); }
+  Status unmap(Address at, Door = Door::closed) final { return unmap_run(at, 1); }
   Status protect(Address, Access) final { return {Code::illegal, "protect", 0}; }
   Status map_host(Address, const HostPlace&) override { return {Code::failed, "map_host", 0}; }
   Status unmap_host(Address) override { return {Code::illegal, "unmap_host", 0}; }

@@ -18,7 +18,7 @@ Status ImmediateMappings::back(Range& range, std::span<const ChunkId> chunks) {
 }
 
 void ImmediateMappings::take_away(Range& range, std::uint32_t index) {
-  ground_.must("unmapping a freed tensor", [&] { return ground_.driver.unmap(ground_.address_of(range, index), Data::dead); });
+  ground_.must("unmapping a freed tensor", [&] { return ground_.driver.unmap(ground_.address_of(range, index), Door::ajar); });
 }
 
 }  // namespace vt

@@ -172,7 +172,7 @@ void ImmediateMoves::hand_over(Range& from, Range& to) {
       continue;
     }
     if (made.clean()) slots_.make_dirty(from, i);
-    ground_.must("unmapping what was made again", [&] { return ground_.driver.unmap(ground_.address_of(from, i), Data::dead); });
+    ground_.must("unmapping what was made again", [&] { return ground_.driver.unmap(ground_.address_of(from, i), Door::ajar); });
     chunks_.assign(part, std::exchange(made.chunk, kNone));
     from.missing.fetch_add(1);
     roster_.enter(from, i, Event::give);

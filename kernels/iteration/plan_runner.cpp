@@ -10,13 +10,16 @@ namespace {
 constexpr std::size_t kMostSeen = 64;  // iterations remembered without a plan
 constexpr double kNear = 0.2;          // as far as a plan may be off without another being made
 constexpr double kFar = 0.5;           // as far as it may be off and be followed
+
+double distance(Bytes allocated, Bytes planned) noexcept {
+  if (planned == 0) return 0;
+  const double ratio = static_cast<double>(allocated) / static_cast<double>(planned);
+  return ratio > 1 ? 2 * (ratio - 1) : 1 - ratio;
+}
 }  // namespace
 
 double PlanRunner::misfit(const Plan& plan) const noexcept {
-  const Bytes planned = plan.allocated[std::min(recorder_.births().size(), plan.births.size())];
-  if (planned == 0) return 0;
-  const double ratio = static_cast<double>(recorder_.allocated()) / static_cast<double>(planned);
-  return ratio > 1 ? 2 * (ratio - 1) : 1 - ratio;
+  return distance(recorder_.allocated(), plan.allocated[std::min(recorder_.births().size(), plan.births.size())]);
 }
 
 Finding PlanRunner::boundary(Engine& engine) {
@@ -31,7 +34,8 @@ Finding PlanRunner::boundary(Engine& engine) {
     timing_ = planned ? timing_ - 1 : 0;  // one that has no plan was meant, which may take turns with those that have one
     if (timing_ > 0) streams->start_timing();
   }
-  if (streams != nullptr && timing_ == 0 && engine.remake().weighs() && usual_.hash() != recorder_.hash()) {
+  const bool usual = usual_.hash() == recorder_.hash() && distance(recorder_.allocated(), usual_.allocated()) <= kNear;
+  if (streams != nullptr && timing_ == 0 && engine.remake().weighs() && !usual) {
     timing_ = 1;  // the next may be like this one
     streams->start_timing();
   }
@@ -46,7 +50,10 @@ Finding PlanRunner::boundary(Engine& engine) {
       if (active_ != nullptr && !completed) deviate(engine);
     }
     // Where all places are taken a plan is only made of what no plan could be followed in.
-    if (!has_plan() && (!planned || plans_.size() + incoming_.size() < kMostPlans)) {
+    const bool wanted = !has_plan() && (!planned || plans_.size() + incoming_.size() < kMostPlans);
+    if (wanted && !plans_.empty() && !asks_) {
+      asks_ = true;
+    } else if (wanted) {
       if (streams == nullptr) recorder_.take_quicker_times(finished_);  // there only one of them was timed
       auto seen = std::find_if(seen_.begin(), seen_.end(), [&](const Seen& s) { return s.hash == recorder_.hash(); });
       if (seen == seen_.end()) {
@@ -57,6 +64,7 @@ Finding PlanRunner::boundary(Engine& engine) {
         streams->start_timing();
       } else if (std::has_single_bit(++seen->times)) {
         finding = Finding::repeated;  // again now and then: the analysis may have been busy with another one, or have failed
+        asks_ = false;
       }
     }
     std::swap(recorder_, finished_);
@@ -69,8 +77,8 @@ Finding PlanRunner::boundary(Engine& engine) {
   }
   for (auto& plan : incoming_) {
     if (plans_.size() >= kMostPlans) plans_.erase(plans_.begin());
-    for (Seen& seen : seen_) {
-      if (seen.hash == plan->final_hash) seen.times = 1;  // the next that is of another size is worth analysing
+    for (Seen& seen : seen_) {  // while there are places, the next that is of another size is worth analysing
+      if (seen.hash == plan->final_hash && plans_.size() + 1 < kMostPlans) seen.times = 1;
     }
     plans_.push_back(std::move(plan));
     ++counters_.installed;
@@ -89,6 +97,7 @@ Finding PlanRunner::boundary(Engine& engine) {
   followed_ = !plans_.empty();
   unlike_ = false;
   look_at_ = 1;
+  farthest_ = 0;
   if (went_on) binding_.go_on();
   if (followed_ && !went_on) {
     activate(*plans_.back());
@@ -113,7 +122,7 @@ void PlanRunner::reset() {
   recorder_ = Recorder{};
   finished_ = Recorder{};
   usual_ = Recorder{};
-  recording_ = followed_ = false;
+  recording_ = followed_ = asks_ = false;
   timing_ = 0;
   plans_.clear();
   active_ = nullptr;
@@ -135,7 +144,7 @@ std::uint64_t PlanRunner::call(std::uint32_t first, Recorder::CallOf::Again agai
 
 bool PlanRunner::has_plan() const noexcept {
   const auto fits = [&](const auto& plan) {
-    return plan->rows() == recorder_.rows() && plan->final_hash == recorder_.hash() && misfit(*plan) <= kNear;
+    return plan->rows() == recorder_.rows() && plan->final_hash == recorder_.hash() && std::max(misfit(*plan), farthest_) <= kNear;
   };
   return std::any_of(plans_.begin(), plans_.end(), fits) || std::any_of(incoming_.begin(), incoming_.end(), fits);
 }
@@ -188,12 +197,13 @@ void PlanRunner::go_on(Engine& engine) {
 
 // The iteration is not the planned one, or of another size. True if a plan, perhaps the same, has the same prefix, and is near.
 bool PlanRunner::change_plan(Engine& engine, std::uint32_t row) {
-  Plan* best = nullptr;
+  const auto fits = [&](const Plan& plan) { return row < plan.rows() && plan.hash[row] == recorder_.hash(); };
+  Plan* best = fits(*active_) ? active_ : nullptr;
   for (const auto& plan : plans_) {
-    if (row >= plan->rows() || plan->hash[row] != recorder_.hash() || misfit(*plan) > kFar) continue;
-    if (best == nullptr || misfit(*plan) < misfit(*best)) best = plan.get();
+    if (fits(*plan) && (best == nullptr || misfit(*plan) < misfit(*best))) best = plan.get();
   }
-  if (best == nullptr) {
+  if (best != nullptr) farthest_ = std::max(farthest_, misfit(*best));
+  if (best == nullptr || misfit(*best) > kFar) {
     deviate(engine, row);
     return false;
   }

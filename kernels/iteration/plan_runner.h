@@ -57,7 +57,7 @@ class PlanRunner {
   // Whether an operation that begins with this row will be run again.
   bool sees(std::uint32_t row) const noexcept { return followed_ && row < active_->sees.size() && active_->sees[row] != 0; }
   // Whether a plan may be made of the iteration, which should know what could be run again.
-  bool asks() const noexcept { return !followed_; }
+  bool asks() const noexcept { return !followed_ || asks_; }
   // A call that began with this row ends. Returns what it took when an iteration was timed last, if that was one like this; else 0.
   std::uint64_t call(std::uint32_t first, Recorder::CallOf::Again again);
   // What must be made again before the row goes on; then go_on() must be called, and this again.
@@ -97,6 +97,8 @@ class PlanRunner {
   bool recording_ = false;
   std::size_t timing_ = 0;                    // iterations of which an ordered device keeps the moments at which rows begin
   bool followed_ = false;                     // the whole iteration so far followed a plan
+  bool asks_ = false;                         // one that no plan was near came, and it was not noted what could be run again
+  double farthest_ = 0;                       // misfit of the nearest plan, the largest so far
   std::vector<std::unique_ptr<Plan>> plans_;  // the one completed last at the end
   Plan* active_ = nullptr;
   bool unlike_ = false;                       // something allocated has another size than in the active plan

@@ -73,7 +73,8 @@ void Recorder::use(Range& range, const Use& use) {
   const std::uint32_t tensor = tensor_of(range);
   if (tensor == kNone || rows_.empty()) return;  // made by another thread since the iteration began
   const auto row = static_cast<std::uint32_t>(rows_.size() - 1);
-  uses_.push_back({row, tensor, use.first, use.last, use.write, range.missing.load(std::memory_order_relaxed) != 0});
+  const std::uint32_t away = std::min<std::uint32_t>(range.missing.load(std::memory_order_relaxed), use.last - use.first);
+  uses_.push_back({row, tensor, use.first, use.last, use.write, away});
 }
 
 void Recorder::born(Range& range) {

@@ -36,7 +36,7 @@ class Recorder {
   struct UseOf {
     std::uint32_t row, tensor, first, last;
     bool write;
-    bool away;  // some of it was, and had to come back first
+    std::uint32_t away;  // vTensors of it, more or less, that had to come back first
   };
 
   // Rows of one operation that torch itself cannot look into, with all that is nested in it.

@@ -80,8 +80,8 @@ Status InjectDriver::map(Address at, ChunkId chunk, Access access) {
 Status InjectDriver::protect(Address at, Access access) {
   return fails("protect") ? injected("protect") : inner_->protect(at, access);
 }
-Status InjectDriver::unmap(Address at, Data data) {
-  return fails("unmap") ? injected("unmap") : inner_->unmap(at, data);
+Status InjectDriver::unmap(Address at, Door door) {
+  return fails("unmap") ? injected("unmap") : inner_->unmap(at, door);
 }
 Status InjectDriver::map_host(Address at, const HostPlace& place) {
   return fails("map_host") ? injected("map_host") : inner_->map_host(at, place);

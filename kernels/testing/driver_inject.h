@@ -37,7 +37,7 @@ class InjectDriver final : public Driver {
   Status destroy(ChunkId chunk) override;
   Status map(Address at, ChunkId chunk, Access access) override;
   Status protect(Address at, Access access) override;
-  Status unmap(Address at, Data data = Data::kept) override;
+  Status unmap(Address at, Door door = Door::closed) override;
   Status map_host(Address at, const HostPlace& place) override;
   Status unmap_host(Address at) override;
   Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;

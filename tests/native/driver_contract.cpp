@@ -94,20 +94,20 @@ TEST(what_is_let_go_can_be_used_for_anything) {
     const ChunkId a = f.chunk(), b = f.chunk();
     const Address here = f.base, there = f.base + 3 * kChunk;
     fill(here, a, 1);
-    CHECK(f.driver->unmap(here, Data::dead).ok());
-    CHECK(illegal(f.driver->unmap(here, Data::dead)) && illegal(f.driver->unmap(here)) && f.driver->live().mappings == 0);
+    CHECK(f.driver->unmap(here, Door::ajar).ok());
+    CHECK(illegal(f.driver->unmap(here, Door::ajar)) && illegal(f.driver->unmap(here)) && f.driver->live().mappings == 0);
     fill(there, a, 2);  // the chunk elsewhere
     fill(here, b, 3);   // the address with another chunk
     holds(there, 2);
-    CHECK(f.driver->unmap(there, Data::dead).ok());
+    CHECK(f.driver->unmap(there, Door::ajar).ok());
     fill(there, a, 4);  // both together again
-    CHECK(f.driver->unmap(there, Data::dead).ok());
+    CHECK(f.driver->unmap(there, Door::ajar).ok());
     CHECK(f.driver->unmap(here).ok());
     CHECK(f.driver->map(there, b, Access::read).ok());  // another chunk where one was let go, which goes home
     holds(there, 3);
-    CHECK(f.driver->unmap(there, Data::dead).ok());  // mapped for reading
+    CHECK(f.driver->unmap(there, Door::ajar).ok());  // mapped for reading
     fill(here, b, 5);
-    CHECK(f.driver->unmap(here, Data::dead).ok());
+    CHECK(f.driver->unmap(here, Door::ajar).ok());
     auto store = ram();
     SlotId slot = kNone;
     Ticket out, in;
@@ -122,14 +122,14 @@ TEST(what_is_let_go_can_be_used_for_anything) {
     CHECK(f.driver->map(there, b, Access::write).ok());
     holds(there, 5);
     holds(here, 6);
-    CHECK(f.driver->unmap(here, Data::dead).ok() && f.driver->unmap(there, Data::dead).ok());
+    CHECK(f.driver->unmap(here, Door::ajar).ok() && f.driver->unmap(there, Door::ajar).ok());
     CHECK(f.driver->map_host(here, store->place(slot)).ok());
     holds(here, 5);
     CHECK(f.driver->unmap_host(here).ok());
     CHECK(f.driver->destroy(b).ok());
     ChunkId c = f.chunk();
     fill(there, c, 7);
-    CHECK(f.driver->unmap(there, Data::dead).ok());
+    CHECK(f.driver->unmap(there, Door::ajar).ok());
     CHECK(f.driver->release(f.base).ok());  // with what was let go in it
     CHECK(f.driver->destroy(a).ok() && f.driver->destroy(c).ok() && f.driver->live().chunks == 0);
   });

@@ -191,6 +191,29 @@ def test_a_new_size_is_planned_within_three_stable_iterations() -> None:
     assert gained(planned, 5) == 5, planned
 
 
+class Wide(nn.Module):
+    """Gradients are most of what an iteration allocates, and of one size whatever the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(WIDTH, 12 * WIDTH), nn.Tanh(), nn.Linear(12 * WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor, stop: int | None = None) -> torch.Tensor:
+        return self.layers[:stop](x)
+
+
+def test_a_batch_that_is_small_beside_the_weights_gets_a_plan() -> None:
+    def program(t: Trainer) -> None:
+        for _ in range(8):
+            t.step(rows=40)
+        for _ in range(10):
+            t.step(rows=12)
+
+    planned, stats = run(program, fraction=0.5, make=Wide)
+    assert stats["plans"] == 2
+    assert gained(planned, 6) == 6, planned
+
+
 class Attention(nn.Module):
     """A language model in small: embedding, one layer of attention, a tied head."""
 
