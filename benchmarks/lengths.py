@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
-
 from vtensor.demo.show import measure_peak
 
-from .plans import race
+from .plans import race, ratio
 from .record import Row, write
 
 _PAIRS = {"gpt2": "gpt2_lengths", "bert": "bert_lengths"}
@@ -26,10 +24,9 @@ def run(steps: int = 40) -> None:
             stats = sides["plan"].final["stats"]
             cost[name] = plan / plain
             digests = {side.final["digest"] for side in sides.values()}
-            pairs = zip(sides["plan"].seconds[_WARM:], sides["plain"].seconds[_WARM:], strict=True)
             rows.append({
                 "batches": name, "plan / plain": round(plan / plain, 3), "lru / plain": round(lru / plain, 3),
-                "median of pairs": round(statistics.median(a / b for a, b in pairs), 3),
+                "median of pairs": round(ratio(sides, "plan", warm=_WARM), 3),
                 "beside fixed": round(cost[name] / cost[fixed], 3),
                 "planned": f"{stats['planned_iterations']} of {stats['iterations']}", "plans": stats["plans"],
                 "identical": "yes" if len(digests) == 1 else "NO",

@@ -62,6 +62,7 @@ def spill_directory() -> str | None:
     for candidate in (tempfile.gettempdir(), "/var/tmp", str(Path.cwd())):
         path = os.path.realpath(candidate)
         above = [(len(at), kind) for at, kind in mounts if (path + "/").startswith(at.rstrip("/") + "/")]
-        if above and max(above)[1] not in _IN_RAM and os.access(path, os.W_OK):
+        above.sort(key=lambda mount: mount[0])  # of two at one place the later one covers the other
+        if above and above[-1][1] not in _IN_RAM and os.access(path, os.W_OK):
             return path
     return None
