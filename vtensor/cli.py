@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="as in 'vtensor run'")
     fit.add_argument("--chunk", metavar="SIZE", help="as in 'vtensor run'")
     fit.add_argument("--min-size", metavar="SIZE", help="as in 'vtensor run'")
-    fit.add_argument("--save-trace", metavar="FILE", help="write the iteration, for the 'lgm' command")
+    fit.add_argument("--save-trace", metavar="FILE", help="as in 'vtensor run'")
     for command in (run, fit):
         command.add_argument(
             "-m",

@@ -128,7 +128,7 @@ class Rehearsal:
         device = self._device or found_device(session.active_config(), {}, self._module.snapshot())
         beside = int(self._module.unmanaged()["peak"])
         try:
-            pressed = None if self._pressed is None else planning.trace_of(self._pressed)
+            pressed = None if self._pressed is None else planning.trace_of(self._pressed, **self._trace.meta)
             print(by_budget(self._trace, device, beside, pressed, Bar()))
             if self._gpu is not None:
                 print("\n" + by_size(self._trace, GPUS[self._gpu], self._numbers, Bar()))
