@@ -2,6 +2,7 @@
 
 OLD and NEW are checkouts (``git worktree add ../old COMMIT``). Two processes of each take steps in turns, all after the
 same number of warm ones; how much two of the same commit differ says what a difference between the commits means.
+What one operation costs depends on where a process happens to lie in memory: each turn of that is four new processes.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from .plans import WARM, interval
 from .record import Row, write
 from .steps import THREE
 
-ROUNDS = 30
 # What one side measures when it is told to: microseconds of an operation observed, and of an allocation reused.
 OVERHEAD = """
-import json, sys, time, torch, vtensor
+import json, math, sys, time, torch, vtensor
+torch.set_num_threads(1)
 vtensor.enable("64MiB", min_size=1, device="cpu")
 if sys.argv[1] == "pressed":
     torch.empty(65 << 20, dtype=torch.uint8)  # from now on operations are observed
@@ -35,24 +36,32 @@ for line in sys.stdin:
     result = {}
     with torch.no_grad():
         for name, call in (("operation", add), ("allocation", allocate)):
-            begun = time.perf_counter()
-            for _ in range(20000):
-                call()
-            result[name] = time.perf_counter() - begun
+            result[name] = math.inf
+            for _ in range(40):
+                begun = time.perf_counter()
+                for _ in range(2000):
+                    call()
+                result[name] = min(result[name], time.perf_counter() - begun)
     print(json.dumps(result), flush=True)
 """
 
 
-def in_turns(old: Path, new: Path, make: Callable[[Path], Turns], turns: int) -> dict[str, list[dict[str, Any]]]:
-    """What each of four processes answered, turn by turn."""
+def in_turns(
+    old: Path, new: Path, make: Callable[[Path], Turns], turns: int, *, fresh: bool = False
+) -> dict[str, list[dict[str, Any]]]:
+    """What each of four processes answered, turn by turn; `fresh`: of four new ones each turn."""
     checkouts = {"old": old, "new": new, "new again": new, "old again": old}
-    processes = {side: make(checkout) for side, checkout in checkouts.items()}
+    processes = {} if fresh else {side: make(checkout) for side, checkout in checkouts.items()}
     try:
-        answers: dict[str, list[dict[str, Any]]] = {side: [] for side in processes}
+        answers: dict[str, list[dict[str, Any]]] = {side: [] for side in checkouts}
         for turn in range(turns):
-            order = list(processes)
+            order = list(checkouts)
             for side in order if turn % 2 else order[::-1]:
+                if fresh:
+                    processes[side] = make(checkouts[side])
                 answers[side].append(processes[side].step())
+                if fresh:
+                    processes.pop(side).stop()
         return answers
     finally:
         for process in processes.values():
@@ -88,9 +97,9 @@ def main() -> None:
     old, new = given.old.resolve(), given.new.resolve()
     rows, steps = [], WARM + given.pairs
     for when in ("room", "pressed"):
-        answers = in_turns(old, new, partial(Turns, ["-c", OVERHEAD, when]), ROUNDS)
+        answers = in_turns(old, new, partial(Turns, ["-c", OVERHEAD, when]), given.pairs, fresh=True)
         for figure in ("operation", "allocation"):
-            rows.append(compare(f"O {figure}, {when}", answers, figure, 3))
+            rows.append(compare(f"O {figure}, {when}", answers, figure, 0))
     for name in given.models:
         peak = measure_peak(name)
         cases: dict[str, dict[str, Any]] = {

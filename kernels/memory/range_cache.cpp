@@ -8,26 +8,32 @@ namespace {
 constexpr std::size_t kLook = 32;  // ranges, in search of the best
 }  // namespace
 
+RangeCache::Ranges& RangeCache::of_size(std::uint32_t chunks) {
+  if (newest_ == nullptr || newest_size_ != chunks) {
+    newest_ = &by_size_[chunks];
+    newest_size_ = chunks;
+  }
+  return *newest_;
+}
+
 void RangeCache::put(Range* range) {
-  by_size_[range->chunks].push_back(range);
+  of_size(range->chunks).push_back(range);
   chunks_ += range->chunks;
   ++size_;
 }
 
 Range* RangeCache::take(std::uint32_t chunks) {
-  const auto found = by_size_.find(chunks);
-  if (found == by_size_.end() || found->second.empty()) return nullptr;
-  Range* range = found->second.back();
-  found->second.pop_back();
+  Ranges& ranges = of_size(chunks);
+  if (ranges.empty()) return nullptr;
+  Range* range = ranges.back();
+  ranges.pop_back();
   chunks_ -= chunks;
   --size_;
   return range;
 }
 
 Range* RangeCache::take_best(std::uint32_t chunks, const std::function<std::uint32_t(const Range&)>& value) {
-  const auto found = by_size_.find(chunks);
-  if (found == by_size_.end()) return nullptr;
-  auto& ranges = found->second;
+  Ranges& ranges = of_size(chunks);
   auto best = ranges.end();
   std::uint32_t most = 0;
   for (std::size_t i = 0; i < std::min(ranges.size(), kLook) && most < chunks; ++i) {
@@ -53,8 +59,8 @@ Range* RangeCache::take_any() {
 }
 
 Range* RangeCache::take_oldest() {
-  std::deque<Range*>* from = nullptr;
-  std::deque<Range*>::iterator oldest;
+  Ranges* from = nullptr;
+  Ranges::iterator oldest;
   for (auto& [chunks, ranges] : by_size_) {
     const auto first = std::find_if(ranges.begin(), ranges.end(), [](const Range* range) { return !range->pinned(); });
     if (first == ranges.end() || (from != nullptr && (*first)->freed_at >= (*oldest)->freed_at)) continue;

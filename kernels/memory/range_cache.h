@@ -29,7 +29,13 @@ class RangeCache {
   std::size_t size() const noexcept { return size_; }
 
  private:
-  std::unordered_map<std::uint32_t, std::deque<Range*>> by_size_;  // oldest at the front
+  using Ranges = std::deque<Range*>;  // of one size, oldest at the front
+
+  Ranges& of_size(std::uint32_t chunks);
+
+  std::unordered_map<std::uint32_t, Ranges> by_size_;
+  Ranges* newest_ = nullptr;  // asked for last, most often again: an entry of `by_size_`, which stay where they are
+  std::uint32_t newest_size_ = 0;
   std::size_t chunks_ = 0;
   std::size_t size_ = 0;
 };

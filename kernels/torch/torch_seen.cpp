@@ -161,8 +161,13 @@ std::uint64_t ns_since(std::chrono::steady_clock::time_point begun) {
 }  // namespace
 
 void call_ends(Thread& thread, std::size_t frame) {
-  if (thread.seen_call.frame != frame) return;
-  const Seen seen = std::exchange(thread.seen_call, {});
+  Seen& ended = thread.seen_call;
+  if (ended.frame != frame) return;
+  if (ended.first_row == kNone && ended.step == nullptr && !ended.draws) {  // most often: nothing was noted of it
+    ended.frame = kNone;
+    return;
+  }
+  const Seen seen = std::exchange(ended, {});
   const bool alone = !seen.draws || seen.draws->so_far();
   const bool again = (seen.step != nullptr || seen.could) && alone && std::uncaught_exceptions() <= seen.exceptions &&
                      seen.births.size() <= seen.fresh;
