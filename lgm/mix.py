@@ -2,36 +2,41 @@
 
 How much a second of copying costs depends on how busy the lanes are, which nobody knows before all is chosen. So a
 price is put on it, both ways are chosen among by that price (``recompute``), the trace in which those are made again
-(``rewrite``) is planned like any other (``planner``), and several prices are tried. The fastest plan that the
-simulator finds is kept, the one that only copies among them: mixing is never slower.
+(``rewrite``) is planned like any other (``planner``), and several prices are tried. One price for all of the iteration
+leaves the lanes idle where it is quiet: so of what is made again at the best price, what is dearest is copied after
+all, as long as that is faster. The fastest plan that the simulator finds is kept, the one that only copies among them:
+mixing is never slower.
 
-Covers: the search over prices.
+Covers: the search over prices, and for what is better copied.
 Leaves: all the rest.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
 
 from . import planner
 from .chain import analyze_segments
-from .errors import InfeasibleError
 from .lifetimes import analyze_lifetimes
-from .model import Device, Plan, Trace
+from .model import Device, Plan, Remaking, Trace
 from .only import analyze_only
 from .planner import GAIN, Progress, Switches
-from .recompute import candidates, choose_makings, copying_seconds
+from .recompute import Making, candidates, choose_makings, copying_seconds
 from .rewrite import rewrite
 
 __all__ = ["Recompute", "analyze"]
 
 Recompute = Literal["auto", "never", "only", "segments"]
 
-_TRIES = 8  # prices
-_EFFORT = 16_000  # operations to plan for, in all of them
+_TRIES = 20  # plans drafted
+_EFFORT = 36_000  # operations to draft plans for, in all of them
+_PRICES = 0.6  # of the tries, at most
+_ENOUGH = 0.015  # of the time of computing: who is slower by no more is not looked at any further
+_IN_VAIN = 6  # tries one by one, until no more are made
+_LEAST_GAIN = 2e-4  # of a step: what drafts differ by means something
 
 
 def analyze(
@@ -74,10 +79,10 @@ def analyze(
         return analyze_segments(trace, device, switches, say)
     if recompute == "never" or not len(trace.call_first):
         return planner.analyze(trace, device, switches, say)
-    part = 1 / (1 + _most_tries(trace))
+    part = 1 / (2 + _most_tries(trace))
     best = planner.analyze(trace, device, switches, lambda what, share: say(what, share * part))
     if best.prediction.step_seconds > trace.seconds * (1 + GAIN):
-        best = _Search(trace, device, switches, lambda what, share: say(what, part + (1 - part) * share)).better(best)
+        best = _Search(trace, device, switches, lambda what, share: say(what, part + (1 - part) * share), best).run()
     say("done", 1.0)
     return best
 
@@ -86,14 +91,27 @@ def _most_tries(trace: Trace) -> int:
     return int(np.clip(_EFFORT // max(trace.operations, 1), 1, _TRIES))
 
 
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """What is made again, and how fast a plan drafted for it is."""
+
+    share: float
+    copied: frozenset[tuple[int, ...]]
+    """Gaps whose contents are copied, whatever making them again would cost."""
+    makings: list[Making]
+    seconds: float
+
+
 class _Search:
-    """For the price at which the simulated step is shortest.
+    """For what to make again so that the simulated step is shortest.
 
     At each price as many are made again as are cheaper than their copies: prices are tried by their share of all that
     could be, so that neither the device's speeds nor the model's matter.
     """
 
-    def __init__(self, trace: Trace, device: Device, switches: Switches | None, say: Progress) -> None:
+    def __init__(
+        self, trace: Trace, device: Device, switches: Switches | None, say: Progress, copying_only: Plan
+    ) -> None:
         self.trace, self.device, self.switches, self.say = trace, device, switches, say
         self.life = analyze_lifetimes(trace)
         self.calls, self.found = candidates(trace, self.life)
@@ -101,37 +119,91 @@ class _Search:
         dearness = [one.seconds / (one.chunks * self.copying[list(one.gaps)].mean()) for one in self.found]
         self.prices = np.sort(np.repeat(dearness, [one.chunks for one in self.found])) if self.found else np.zeros(0)
         self.tries = _most_tries(trace)
-        self.seconds: dict[float, float] = {}  # of a step, by share
-        self.tried: set[tuple[tuple[int, int, int], ...]] = {()}
+        self.fastest = copying_only
+        # Of a step, by what is made again.
+        self.seconds: dict[tuple[tuple[int, int, int], ...], float] = {(): copying_only.prediction.step_seconds}
 
-    def better(self, plan: Plan) -> Plan:
-        """The fastest plan found; the given one if none is faster."""
-        if not self.found:
-            return plan
-        shares, width = [0.5, 1.0, 0.25, 0.75], 0.125
-        while shares and len(self.seconds) < self.tries:
+    def run(self) -> Plan:
+        """The fastest plan found; the one that only copies if none is faster."""
+        if self.found:
+            best = self.copy_dearest(self.best_price())
+            if best.makings:
+                self.plan(*rewrite(self.trace, self.calls, best.makings, self.device.switch), draft=False)
+        return self.fastest
+
+    def best_price(self) -> _Draft:
+        """By halves: too little that is made again waits for copies, too much takes the time of making it."""
+        drafts: dict[float, _Draft] = {}
+        shares, width = [0.5, 0.75, 0.25, 1.0], 0.125
+        most, least_width = max(self.tries * _PRICES, 1), 1 / max(len(self.prices), 8)
+        while shares and len(self.seconds) <= most and width > least_width and not self.is_enough():
             share = shares.pop(0)
-            self.say("made again", len(self.seconds) / self.tries)
-            other = self.plan(share)
-            self.seconds[share] = other.prediction.step_seconds if other is not None else np.inf
-            if other is not None and other.prediction.step_seconds < plan.prediction.step_seconds:
-                plan = other
+            drafts[share] = self.draft(share)
             if not shares:
-                best = min(self.seconds, key=lambda each: self.seconds[each])
-                shares = [each for each in (best - width, best + width) if 0 < each < 1 and each not in self.seconds]
+                best = self.best_share(drafts)
+                shares = [each for each in (best - width, best + width) if 0 < each <= 1 and each not in drafts]
                 width /= 2
-        return plan
+        return drafts[self.best_share(drafts)]
 
-    def plan(self, share: float) -> Plan | None:
-        """By the price at which such a share could be made again; None if that is like another, or impossible."""
+    def is_enough(self) -> bool:
+        return self.fastest.prediction.step_seconds <= self.trace.seconds * (1 + _ENOUGH)
+
+    def best_share(self, drafts: dict[float, _Draft]) -> float:
+        """Of equals the one that makes least again: a lower price may be better, a higher one is not."""
+        return min(sorted(drafts), key=lambda share: drafts[share].seconds)
+
+    def copy_dearest(self, best: _Draft) -> _Draft:
+        """What costs most for its bytes is copied after all, first much of it at once, then one by one."""
+        dropped: set[Making] = set()  # for which there is no better
+        many, in_vain = max(len(best.makings) // 4, 1), 0
+        while len(self.seconds) <= self.tries and in_vain < _IN_VAIN and not self.is_enough():
+            makings = sorted((one for one in best.makings if one not in dropped), key=self.dearness, reverse=True)
+            if not makings:
+                break
+            copied = best.copied.union(one.gaps for making in makings[:many] for one in making.targets)
+            other = self.draft(best.share, copied)
+            if other.seconds < best.seconds * (1 - _LEAST_GAIN):
+                best, in_vain = other, 0
+            elif many > 1:
+                many //= 2
+            else:
+                dropped.add(makings[0])
+                in_vain += 1
+        return best
+
+    def dearness(self, making: Making) -> float:
+        """Seconds it takes for each of copying."""
+        chunks, gaps = self.life.gaps.chunks, [g for one in making.targets for g in one.gaps]
+        return sum(self.calls.seconds[c] for c in making.calls) / float((self.copying[gaps] * chunks[gaps]).sum())
+
+    def draft(self, share: float, copied: frozenset[tuple[int, ...]] = frozenset()) -> _Draft:
+        """At the price at which such a share could be made again."""
         price = float(self.prices[min(int(share * len(self.prices)), len(self.prices) - 1)]) * (1 + 1e-6)
-        makings = choose_makings(self.trace, self.life, self.device, self.calls, self.found, self.copying * price)
-        key = tuple((one.tensor, one.start, one.stop) for making in makings for one in making.targets)
-        if key in self.tried:
-            return None
-        self.tried.add(key)
-        again, remaking = rewrite(self.trace, self.calls, makings, self.device.switch)
-        try:
-            return replace(planner.analyze(again, self.device, self.switches), remaking=remaking)
-        except InfeasibleError:
-            return None  # what is needed while one of them is made again does not fit
+        while True:
+            found = [one for one in self.found if one.gaps not in copied]
+            makings = choose_makings(self.trace, self.life, self.device, self.calls, found, self.copying * price)
+            key = tuple((one.tensor, one.start, one.stop) for making in makings for one in making.targets)
+            if key in self.seconds:
+                return _Draft(share, copied, makings, self.seconds[key])
+            again, remaking = rewrite(self.trace, self.calls, makings, self.device.switch)
+            large = _too_large(again, remaking, makings, self.device.budget_chunks)
+            if not large:
+                break
+            copied = copied.union(one.gaps for making in large for one in making.targets)
+        self.say("made again", len(self.seconds) / (self.tries + 1))
+        self.seconds[key] = self.plan(again, remaking, draft=True)
+        return _Draft(share, copied, makings, self.seconds[key])
+
+    def plan(self, again: Trace, remaking: Remaking, *, draft: bool) -> float:
+        """Seconds of a step."""
+        plan = planner.analyze(again, self.device, self.switches, draft=draft)
+        if plan.prediction.step_seconds < self.fastest.prediction.step_seconds:
+            self.fastest = replace(plan, remaking=remaking)
+        return plan.prediction.step_seconds
+
+
+def _too_large(again: Trace, remaking: Remaking, makings: list[Making], budget_chunks: int) -> list[Making]:
+    """Those of which one needs more than the budget at once, for all that it reads and makes."""
+    rows = np.flatnonzero((analyze_lifetimes(again).needed > budget_chunks) & remaking.rows_again)
+    first = np.unique(remaking.make_op)  # each making begins where its targets do
+    return [makings[k] for k in np.unique(np.searchsorted(first, rows, side="right") - 1).tolist()]

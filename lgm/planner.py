@@ -31,7 +31,7 @@ _EFFORT = 160_000  # operations to simulate in an analysis, more or less: its ti
 _ROUNDS = 6
 GAIN = 0.002  # of a step: less is not worth another round
 _HASTES = (1.0, 0.92)
-_WHILE_RESERVING = 0.1  # seconds for improving a choice that only shows what a reservation is worth
+_WHILE_RESERVING, _DRAFTING = 0.1, 0.03  # seconds for improving a choice that only shows what something is worth
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +76,22 @@ class _Effort:
     """And for the final choice."""
     thorough: bool
     """Whether there is time for a second choice, timing and haste, and for improving the choice of each reservation."""
+    while_reserving: float
+    """Seconds for improving the choice of each reservation."""
+    improving: float
+    """And the final choice."""
 
-    @property
-    def improving(self) -> float:
-        """Seconds for improving the final choice."""
-        return 0.4 if self.thorough else 0.2
 
-
-def _effort(trace: Trace, switches: Switches) -> _Effort:
+def _effort(trace: Trace, switches: Switches, draft: bool) -> _Effort:
     if switches.settling == "none":
-        return _Effort(1, 1, thorough=False)
+        return _Effort(1, 1, False, 0.0, 0.2)
     n = trace.operations
     rounds = max(1, min(_ROUNDS, _EFFORT // (4 * n)))
-    return _Effort(3 if 40 * n < _EFFORT else 1, rounds, thorough=rounds == _ROUNDS)
+    thorough = rounds == _ROUNDS
+    reserving = 3 if 40 * n < _EFFORT else 1
+    if draft:
+        return _Effort(min(reserving, 2), min(rounds, 3), thorough, _DRAFTING, _DRAFTING)
+    return _Effort(reserving, rounds, thorough, _WHILE_RESERVING, 0.4 if thorough else 0.2)
 
 
 def demand(life: Lifetimes, device: Device, reservation: int) -> Ints:
@@ -209,14 +212,24 @@ def settle(
     return best
 
 
-def analyze(trace: Trace, device: Device, switches: Switches | None = None, progress: Progress | None = None) -> Plan:
-    """Make a plan by which all that leaves is copied. Arguments and errors are those of :func:`lgm.mix.analyze`."""
+def analyze(
+    trace: Trace,
+    device: Device,
+    switches: Switches | None = None,
+    progress: Progress | None = None,
+    *,
+    draft: bool = False,
+) -> Plan:
+    """Make a plan by which all that leaves is copied. Arguments and errors are those of :func:`lgm.mix.analyze`.
+
+    `draft`: in less time, to be compared with others; about as good.
+    """
     switches = switches or Switches()
     say = progress or (lambda _what, _share: None)
     say("lifetimes", 0.0)
     life = analyze_lifetimes(trace, tails=switches.granularity == "chunk")
     check_feasible(trace, device, life)
-    effort = _effort(trace, switches)
+    effort = _effort(trace, switches, draft)
     late = lateness(trace, device, life) if switches.leads == "copies" and switches.granularity == "chunk" else None
     timings: tuple[Timing, ...] = ("packed", "just_in_time") if effort.thorough else ("packed",)
     if switches.timing != "auto":
@@ -224,7 +237,7 @@ def analyze(trace: Trace, device: Device, switches: Switches | None = None, prog
     reservation = 0
     if switches.reservation == "auto":
         say("reservation", 0.1)
-        reservation = _reserve(trace, device, life, switches, late, timings[0], effort, say)
+        reservation = _reserve(trace, device, life, switches, late, timings, effort, say)
     say("choice", 0.6)
     hastes = _HASTES if effort.thorough else _HASTES[:1]
     found = []
@@ -265,7 +278,7 @@ def _reserve(
     life: Lifetimes,
     switches: Switches,
     late: Ints | None,
-    timing: Timing,
+    timings: tuple[Timing, ...],
     effort: _Effort,
     say: Progress,
 ) -> int:
@@ -276,8 +289,9 @@ def _reserve(
     improve = effort.thorough and switches.choice == "optimal" and switches.granularity == "chunk"
     candidates = [0] + [c for c in (2, 8, 32, 128, 512) if c <= device.budget_chunks // 3]
     for k, reservation in enumerate(candidates):
-        used = select(life, device, switches, reservation, improve=improve, late=late, seconds=_WHILE_RESERVING)
-        predicted = settle(trace, device, life, timing, used, effort.reserving)[1]
+        used = select(life, device, switches, reservation, improve=improve, late=late, seconds=effort.while_reserving)
+        settled = [settle(trace, device, life, timing, used, effort.reserving)[1] for timing in timings]
+        predicted = min(settled, key=lambda each: each.step_seconds)
         seconds = predicted.step_seconds
         say("reservation", 0.1 + 0.5 * (k + 1) / len(candidates))
         if seconds < least * (1 - GAIN):
