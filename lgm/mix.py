@@ -31,8 +31,8 @@ __all__ = ["Recompute", "analyze"]
 
 Recompute = Literal["auto", "never", "only", "segments"]
 
-_TRIES = 20  # plans drafted
-_EFFORT = 36_000  # operations to draft plans for, in all of them
+_TRIES = 48  # plans drafted
+_EFFORT = 32_000  # operations to draft plans for, in all of them
 _PRICES = 0.6  # of the tries, at most
 _ENOUGH = 0.015  # of the time of computing: who is slower by no more is not looked at any further
 _IN_VAIN = 6  # tries one by one, until no more are made
@@ -125,7 +125,7 @@ class _Search:
 
     def run(self) -> Plan:
         """The fastest plan found; the one that only copies if none is faster."""
-        if self.found:
+        if self.found and not self.is_enough():
             best = self.copy_dearest(self.best_price())
             if best.makings:
                 self.plan(*rewrite(self.trace, self.calls, best.makings, self.device.switch), draft=False)

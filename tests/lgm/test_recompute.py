@@ -12,6 +12,7 @@ import pytest
 import lgm
 from lgm.calls import Calls
 from lgm.lifetimes import analyze_lifetimes
+from lgm.mix import _Search
 from lgm.recompute import Making, candidates, choose_makings, copying_seconds
 from lgm.rewrite import rewrite
 
@@ -163,12 +164,13 @@ def test_plans_without_copies(seed: int) -> None:
     assert made > 0
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_plans_that_mix_are_valid_and_not_slower(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("copy", [2e-1, 2e-3, 2e-4, 2e-6])  # seconds, of a chunk
+@pytest.mark.parametrize("seed", range(6))
+def test_plans_that_mix_are_valid_and_not_slower(seed: int, copy: float, tmp_path: Path) -> None:
     trace = with_calls(training(12, seed), seed, share=1.0)
     life = analyze_lifetimes(trace)
     budget = max(int(life.peak * 0.55), int(life.needed.max()))
-    device = lgm.Device(budget, CHUNK / 2e-3, CHUNK / 2e-3)
+    device = lgm.Device(budget, CHUNK / copy, CHUNK / copy)
     copied = lgm.analyze(trace, device)
     mixed = lgm.analyze(trace, device, recompute="auto")
     lgm.validate(mixed)
@@ -181,6 +183,19 @@ def test_plans_that_mix_are_valid_and_not_slower(seed: int, tmp_path: Path) -> N
         for name in ("at", "tensor", "drop_op", "drop_tensor", "make_op", "make_tensor", "sees"):
             assert np.array_equal(getattr(back.remaking, name), getattr(mixed.remaking, name))
         assert back.remaking.origin.operations == trace.operations
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6])
+@pytest.mark.parametrize("seed", range(6))
+def test_no_price_is_much_better_than_the_one_found(seed: int, share: float) -> None:
+    """Of too little that is made again, of too much, and where some of it needs more at once than there is."""
+    trace = with_calls(training(12, seed), seed, share=1.0)
+    life = analyze_lifetimes(trace)
+    device = lgm.Device(max(int(life.peak * share), int(life.needed.max())), CHUNK / 1e-2, CHUNK / 1e-2)
+    found = lgm.analyze(trace, device, recompute="auto")
+    search = _Search(trace, device, None, lambda *_: None, lgm.analyze(trace, device))
+    best = min(search.draft(price).seconds for price in np.linspace(0.02, 1.0, 50))
+    assert found.prediction.step_seconds <= best * 1.2
 
 
 def test_the_example_made_again() -> None:
