@@ -88,7 +88,8 @@ def _trl_offload(_model: nn.Module) -> Around:
         raise NotSupportedError(f"not installed: {error}") from None
     if not torch.cuda.is_available():
         raise NotSupportedError("TRL offloads from a GPU only")
-    return OffloadActivations()
+    offloading: Around = OffloadActivations()
+    return offloading
 
 
 PEERS: dict[str, Way] = {
