@@ -6,6 +6,7 @@ import argparse
 
 from . import (
     batches,
+    devices,
     growth,
     harmony,
     lengths,
@@ -44,6 +45,7 @@ CASES = {
     "V6": ("a model eight times as large as the budgets of two processes together", pipeline.run),
     "V7": ("four small GPUs behind one switch: Harmony's schedules, simulated", packs.run),
     "L1": ("batches each of another length", lengths.run),
+    "E1": ("the largest batches on modelled GPUs", devices.run),
     "G2": ("padding and unmanaged memory at the sizes of small GPUs", padding.run),
     "M1": ("real memory with a spill file", steps.spill),
 }
