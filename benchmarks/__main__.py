@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import argparse
 
-from . import batches, growth, harmony, lengths, modelled, overhead, packs, pipeline, plans, remaking, steps, traces
+from . import (
+    batches,
+    devices,
+    growth,
+    harmony,
+    lengths,
+    modelled,
+    overhead,
+    packs,
+    padding,
+    pipeline,
+    plans,
+    remaking,
+    steps,
+    traces,
+)
 from .edge import link_here
 
 CASES = {
@@ -30,6 +45,8 @@ CASES = {
     "V6": ("a model eight times as large as the budgets of two processes together", pipeline.run),
     "V7": ("four small GPUs behind one switch: Harmony's schedules, simulated", packs.run),
     "L1": ("batches each of another length", lengths.run),
+    "E1": ("the largest batches on modelled GPUs", devices.run),
+    "G2": ("padding and unmanaged memory at the sizes of small GPUs", padding.run),
     "M1": ("real memory with a spill file", steps.spill),
 }
 

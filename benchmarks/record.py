@@ -54,13 +54,16 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def write(case: str, rows: Sequence[Row], note: str, command: str = "") -> None:
+def write(
+    case: str, rows: Sequence[Row], note: str, command: str = "", *, folder: Path = RESULTS, show: bool = True
+) -> None:
     """Write `rows` as JSON and as a table, and print the table."""
     data = metadata(command)
     name = f"{case}_host{os.cpu_count()}_{data['date']}"
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps({"case": case, "metadata": data, "rows": rows}, indent=1) + "\n")
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps({"case": case, "metadata": data, "rows": rows}, indent=1) + "\n")
     facts = "\n".join(f"- {key}: {value}" for key, value in data.items())
     text = f"# {case}\n\n{note}\n\n{table(rows)}\n\n{facts}\n"
-    (RESULTS / f"{name}.md").write_text(text)
-    print(text, flush=True)
+    (folder / f"{name}.md").write_text(text)
+    if show:
+        print(text, flush=True)

@@ -127,7 +127,7 @@ class _Search:
         """The fastest plan found; the one that only copies if none is faster."""
         if self.found and not self.is_enough():
             best = self.copy_dearest(self.best_price())
-            if best.makings:
+            if best.makings and not planner.drafts_are_plans(self.trace, self.switches):
                 self.plan(*rewrite(self.trace, self.calls, best.makings, self.device.switch), draft=False)
         return self.fastest
 

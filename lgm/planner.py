@@ -23,7 +23,7 @@ from .problem import Cover
 from .schedule import Moves, Timing, nominal, schedule
 from .simulate import run_plan
 
-__all__ = ["GAIN", "Progress", "Switches", "analyze", "demand", "select", "settle"]
+__all__ = ["GAIN", "Progress", "Switches", "analyze", "demand", "drafts_are_plans", "select", "settle"]
 
 Progress = Callable[[str, float], None]
 
@@ -89,9 +89,15 @@ def _effort(trace: Trace, switches: Switches, draft: bool) -> _Effort:
     rounds = max(1, min(_ROUNDS, _EFFORT // (4 * n)))
     thorough = rounds == _ROUNDS
     reserving = 3 if 40 * n < _EFFORT else 1
-    if draft:
+    if draft and thorough:
         return _Effort(min(reserving, 2), min(rounds, 3), thorough, _DRAFTING, _DRAFTING)
     return _Effort(reserving, rounds, thorough, _WHILE_RESERVING, 0.4 if thorough else 0.2)
+
+
+def drafts_are_plans(trace: Trace, switches: Switches | None) -> bool:
+    """Whether there is no time for more than a draft."""
+    switches = switches or Switches()
+    return _effort(trace, switches, draft=True) == _effort(trace, switches, draft=False)
 
 
 def demand(life: Lifetimes, device: Device, reservation: int) -> Ints:

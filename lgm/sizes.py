@@ -18,7 +18,7 @@ from .mix import analyze
 from .model import Device, Plan, Trace
 from .units import format_bytes, format_seconds
 
-__all__ = ["by_budget", "by_size"]
+__all__ = ["by_budget", "by_size", "largest_batches"]
 
 SIZES = (4, 6, 8, 12, 16, 24)  # GiB of cards that people have
 _SHARES = (1.0, 0.75, 0.5, 0.35, 0.25)
@@ -26,6 +26,7 @@ _COLUMNS = f"{'a step':>11} {'of plain':>9} {'copied':>12} {'made again':>12}"
 _CONTEXT = 600 << 20  # of CUDA and its libraries; a guess: 400 to 800 MiB were seen
 _MOST = 1.1  # of computing alone: what a larger batch may cost an image
 _LARGEST = 64
+_PAGE = 4096
 
 Progress = Callable[[str, float], None]
 
@@ -33,9 +34,9 @@ Progress = Callable[[str, float], None]
 class _Sizes:
     """Of one GPU; what was found for a batch, and for a memory, is kept."""
 
-    def __init__(self, trace: Trace, gpu: Gpu, numbers: Numbers) -> None:
+    def __init__(self, trace: Trace, gpu: Gpu, numbers: Numbers, chunk_bytes: int | None = None) -> None:
         self.gpu = gpu
-        self.at: Callable[[int], Trace] = functools.cache(lambda batch: on_gpu(trace, gpu, numbers, batch))
+        self.at: Callable[[int], Trace] = functools.cache(lambda batch: on_gpu(trace, gpu, numbers, batch, chunk_bytes))
         self.plan = functools.cache(self._plan)
 
     def _plan(self, room: int, batch: int) -> Plan | None:
@@ -51,27 +52,32 @@ class _Sizes:
         except InfeasibleError:
             return None
 
-    def largest(self, room: int, least: int) -> int:
-        """The largest batch, of `least` and more, that costs an image no more than `_MOST` of computing; 0 if none."""
+    def largest(self, room: int, least: int, most: float = _MOST) -> int:
+        """The largest batch, of `least` and more, that costs an image no more than `most` of computing; 0 if none."""
 
         def works(batch: int) -> bool:
             trace = self.at(batch)
             if analyze_lifetimes(trace).peak * trace.chunk_bytes <= room:
                 return True
             plan = self.plan(room, batch)
-            return plan is not None and plan.prediction.step_seconds <= _MOST * plan.recorded.seconds
+            return plan is not None and plan.prediction.step_seconds <= most * plan.recorded.seconds
 
-        if least >= _LARGEST:
-            return least
-        if not works(least):
-            return 0
-        good, bad = least, 2 * least
-        while good < _LARGEST and works(bad):
-            good, bad = bad, 2 * bad
-        while bad - good > max(good // 8, 1):
-            middle = (good + bad) // 2
-            good, bad = (middle, bad) if works(middle) else (good, middle)
-        return good
+        return _largest(works, least)
+
+
+def _largest(works: Callable[[int], bool], least: int) -> int:
+    """By doubling, then by halves, to an eighth of it; 0 if not even `least` works."""
+    if least >= _LARGEST:
+        return least
+    if not works(least):
+        return 0
+    good, bad = least, 2 * least
+    while good < _LARGEST and works(bad):
+        good, bad = bad, 2 * bad
+    while bad - good > max(good // 8, 1):
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if works(middle) else (good, middle)
+    return good
 
 
 def _cells(plan: Plan | None, plain: Trace) -> str:
@@ -124,6 +130,40 @@ def by_budget(
     if progress is not None:
         progress("budgets", 1.0)
     return "\n".join(lines)
+
+
+def largest_batches(
+    trace: Trace, gpu: Gpu, limits: tuple[float, ...], chunk_bytes: int, numbers: Numbers = "fp32"
+) -> tuple[int, ...]:
+    """How many times the recorded batch a GPU trains, up to 64: with plain PyTorch, and within each limit.
+
+    Parameters
+    ----------
+    trace
+        As recorded, on a processor.
+    limits
+        What a sample may cost beside one of the same batch where everything fits, the smallest first.
+    chunk_bytes
+        Of the device. Plain PyTorch is counted in pages.
+
+    Raises
+    ------
+    LgmError
+        If the trace does not say how fast its machine was.
+    """
+    beside = trace.meta.get("unmanaged_bytes")
+    room = gpu.memory - _CONTEXT - (int(beside) if isinstance(beside, int | float) else 0)
+    exact, sizes = _Sizes(trace, gpu, numbers, _PAGE), _Sizes(trace, gpu, numbers, chunk_bytes)
+
+    def fits(batch: int) -> bool:
+        return analyze_lifetimes(exact.at(batch)).peak * _PAGE <= room
+
+    found = [_largest(fits, 1)]
+    best = 0
+    for limit in limits:
+        best = max(sizes.largest(room, max(best, 1), limit), best)
+        found.append(best)
+    return tuple(found)
 
 
 def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progress | None = None) -> str:

@@ -39,7 +39,7 @@ ENGINE = [  # the rooms of kernels/engine
     {"engine"},
 ]
 VTENSOR = [
-    {"errors", "patches", "background", "logs", "room"},
+    {"errors", "patches", "background", "logs", "room", "surroundings"},
     {"config", "cuda_headers", "recorder", "math_library", "cache"},
     {"journal"},
     {"native", "plans", "speeds"},

@@ -77,7 +77,9 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="whose tensors (default: auto, which is cuda where torch sees a GPU, else cpu)",
     )
-    run.add_argument("--chunk", metavar="SIZE", help="unit in which tensors move (default: 2MiB, 16MiB on a GPU)")
+    run.add_argument(
+        "--chunk", metavar="SIZE", help="unit in which tensors move (default: 2MiB; on a GPU up to 16MiB, by budget)"
+    )
     run.add_argument("--min-size", metavar="SIZE", help="smallest managed tensor (default: half a chunk)")
     run.add_argument("--host", metavar="SIZE", help="room of the host store (default: four fifths of RAM)")
     run.add_argument("--spill-dir", metavar="DIR", help="keep absent data in a file here instead of in RAM")

@@ -26,6 +26,7 @@ __all__ = [
     "Policy",
     "Recompute",
     "asked_again",
+    "chunk_for",
     "format_bytes",
     "make_config",
     "parse_bytes",
@@ -34,7 +35,8 @@ __all__ = [
 
 Policy = Literal["plan", "lru", "size_staleness", "delta"]
 Granularity = Literal["chunk", "tensor"]
-_CHUNK = {"cpu": "2MiB", "cuda": "16MiB"}  # DESIGN.md has what a mapping costs
+_SMALLEST_CHUNK, _LARGEST_CHUNK = 2 << 20, 16 << 20  # what CUDA maps at least; DESIGN.md has what a mapping costs
+_CHUNKS = 1024  # at least, of a budget: a small GPU's tensors are small, and padding is lost
 Oversize = Literal["borrow", "raise"]
 Recompute = Literal["auto", "never", "only"]
 Leaving = Literal["copy", "cheaper", "drop"]
@@ -146,6 +148,14 @@ def _budget(value: int | float | str, total: int) -> int:
     return parse_bytes(int(value) if isinstance(value, float) else value, "budget")
 
 
+def chunk_for(device: str, budget: int) -> int:
+    """Bytes of a chunk where nobody says otherwise."""
+    if device == "cpu":
+        return _SMALLEST_CHUNK
+    fitting = 1 << max((budget // _CHUNKS).bit_length() - 1, 0)
+    return min(max(fitting, _SMALLEST_CHUNK), _LARGEST_CHUNK)
+
+
 def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{name}={value!r} is unknown; choose one of {', '.join(map(repr, allowed))}")
@@ -180,12 +190,12 @@ def make_config(
         budget = os.environ.get("VTENSOR_BUDGET")
     if budget is None:
         budget, spill_dir, host = _own(device, spill_dir, host, recompute)
-    chunk = _CHUNK[device] if chunk is None else chunk
+    budget_bytes = _budget(budget, total)
+    chunk = chunk_for(device, budget_bytes) if chunk is None else chunk
     chunk_bytes = parse_bytes(chunk, "chunk")
     page = os.sysconf("SC_PAGE_SIZE")
     if chunk_bytes & (chunk_bytes - 1) or chunk_bytes < page:
         raise ConfigError(f"chunk={chunk!r} must be a power of two of at least {page} bytes, such as '2MiB'")
-    budget_bytes = _budget(budget, total)
     if budget_bytes < chunk_bytes:
         raise ConfigError(
             f"a budget of {format_bytes(budget_bytes)} holds not one chunk of {format_bytes(chunk_bytes)}; "

@@ -17,6 +17,7 @@ from .cuda_headers import cuda_include
 from .errors import UnsupportedDeviceError, VtensorError
 from .gpu import look_at_gpu
 from .room import physical_memory
+from .surroundings import look_around
 
 __all__ = ["examine", "report"]
 
@@ -75,6 +76,8 @@ def _torch() -> Iterator[Finding]:
         return
     headers = cuda_include()
     yield "gpu", True, f"{torch.cuda.get_device_name()}, {format_bytes(torch.cuda.mem_get_info()[1])}"
+    for what, text in look_around(torch.cuda.get_device_name(), torch.cuda.device_count()):
+        yield what, True, text
     yield (
         "cuda headers",
         headers is not None,

@@ -102,8 +102,8 @@ def enable(
         ``"cpu"``: torch's CPU tensors. ``"cuda"``: those of the current CUDA device. ``"auto"``: the GPU where torch
         sees one, else the CPU.
     chunk
-        Bytes of one vTensor, the unit in which tensors move; a power of two. Default: ``"2MiB"`` on the CPU,
-        ``"16MiB"`` on a GPU, where mapping one costs more.
+        Bytes of one vTensor, the unit in which tensors move; a power of two. Default: ``"2MiB"`` on the CPU;
+        on a GPU, where mapping one costs more, a thousandth of the budget: ``"2MiB"`` to ``"16MiB"``.
     min_size
         The smallest allocation that is managed. Default: half a chunk. Smaller ones are torch's, and are counted
         (``unmanaged_bytes`` in :func:`vtensor.memory_stats`).

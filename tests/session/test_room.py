@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import vtensor
-from vtensor.config import make_config
+from vtensor.config import chunk_for, make_config
 from vtensor.room import budget_of_its_own, free_memory, physical_memory, spill_directory
 
 from .test_cli import run
@@ -27,6 +27,13 @@ def test_what_is_free() -> None:
     assert budget_of_its_own(4 * GIB) == 4 * GIB - GIB // 2
     assert budget_of_its_own(20 * GIB) == 18 * GIB
     assert budget_of_its_own(GIB // 2) == GIB // 4
+
+
+def test_chunks_of_a_small_gpu_are_small() -> None:
+    mib = 1 << 20
+    assert [chunk_for("cuda", gib * GIB) // mib for gib in (1, 2, 4, 6, 8, 12, 16, 80)] == [2, 2, 4, 4, 8, 8, 16, 16]
+    assert chunk_for("cuda", 100 * mib) == 2 * mib
+    assert chunk_for("cpu", 80 * GIB) == 2 * mib
 
 
 def test_a_disk_is_where_files_take_no_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+"""How large a batch each GPU trains (E1): with plain PyTorch, and with plans at 1.1 and 1.5 times a sample's time.
+
+Covers: the devices of ``lgm.gpus`` and the six models of ``traces/``, by arithmetic.
+Leaves: how a time is come by (``lgm.gpus``), what a real one does (``gpu_check``).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import lgm
+from lgm.gpus import GPUS
+from lgm.sizes import largest_batches
+from vtensor.config import chunk_for
+from vtensor.demo.workloads import WORKLOADS
+
+from .plans import TRACES
+from .record import Row, write
+
+LIMITS = (1.1, 1.5)
+
+
+def run() -> None:
+    rows: list[Row] = []
+    for gpu in GPUS.values():
+        for name, workload in WORKLOADS.items():
+            trace = lgm.load_trace(TRACES / f"{name}.npz")
+            shapes: dict[str, Any] = json.loads(str(trace.meta["batch"]))
+            samples = next(iter(shapes.values()))[0]
+            found = largest_batches(trace, gpu, LIMITS, chunk_for("cuda", gpu.memory))
+            plain, *planned = (times * samples for times in found)
+            row: Row = {"device": gpu.title, "model": workload.title, "plain PyTorch": plain}
+            for limit, batch, times in zip(LIMITS, planned, found[1:], strict=True):
+                row[f"at {limit}"] = f"{batch} and more" if times >= 64 else batch
+            rows.append(row)
+            print(row, flush=True)
+    write("devices", rows, "Largest batches, modelled: none of these was measured on the device.")
