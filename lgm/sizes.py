@@ -26,7 +26,7 @@ _COLUMNS = f"{'a step':>11} {'of plain':>9} {'copied':>12} {'made again':>12}"
 _CONTEXT = 600 << 20  # of CUDA and its libraries; a guess: 400 to 800 MiB were seen
 _MOST = 1.1  # of computing alone: what a larger batch may cost an image
 _LARGEST = 64
-_PAGE = 4096
+_PAGE = 1 << 16
 
 Progress = Callable[[str, float], None]
 
@@ -144,7 +144,7 @@ def largest_batches(
     limits
         What a sample may cost beside one of the same batch where everything fits, the smallest first.
     chunk_bytes
-        Of the device. Plain PyTorch is counted in pages.
+        Of the device. Plain PyTorch is counted in pieces of 64 KiB.
 
     Raises
     ------

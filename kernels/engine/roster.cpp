@@ -27,7 +27,8 @@ std::uint32_t Roster::begin(Range& range, Bytes bytes) {
     ground_.counters.borrowed_bytes.add(ground_.bytes_in(range, i));
   }
   const std::uint32_t missing = range.chunks - range.resident;
-  range.missing.store(missing);
+  // Mostly none is, and none was: no fence then, on the way of every allocation.
+  if (range.missing.load(std::memory_order_relaxed) != missing) range.missing.store(missing);
   if (range.resident > 0) enroll(range);
   return missing;
 }
