@@ -74,10 +74,10 @@ def _largest(works: Callable[[int], bool], least: int) -> int:
     good, bad = least, 2 * least
     while good < _LARGEST and works(bad):
         good, bad = bad, 2 * bad
-    while bad - good > max(good // 8, 1):
+    while good < _LARGEST and bad - good > max(good // 8, 1):
         middle = (good + bad) // 2
         good, bad = (middle, bad) if works(middle) else (good, middle)
-    return good
+    return min(good, _LARGEST)
 
 
 def _cells(plan: Plan | None, plain: Trace) -> str:
