@@ -19,6 +19,7 @@ import numpy as np
 
 from .errors import LgmError
 from .model import Bools, Ints, Trace
+from .roles import phases
 
 __all__ = ["GPUS", "Gpu", "Numbers", "bytes_touched", "multiplies", "on_gpu"]
 
@@ -92,7 +93,8 @@ def on_gpu(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", batch: int = 1, ch
     numbers
         ``"bf16"``: every tensor takes half the bytes.
     batch
-        So many times as many samples: what is as large as a weight stays so, all else grows.
+        So many times as many samples: weights, and after the forward pass what is as large as one, stay so, all else
+        grows.
     chunk_bytes
         Of the device. Default: as recorded. What is less than half of one is not managed there.
 
@@ -112,8 +114,7 @@ def on_gpu(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", batch: int = 1, ch
             "this trace does not say how fast its machine multiplies (it is a GPU's, or older than that): "
             "record it anew, on a processor"
         ) from None
-    like_a_weight = np.isin(trace.tensor_bytes, trace.tensor_bytes[trace.lasting])
-    size = np.where(like_a_weight, 1, batch) * trace.tensor_bytes
+    size = np.where(_of_any_batch(trace), 1, batch) * trace.tensor_bytes
     larger = _with_sizes(trace, -(-size // 2) if numbers == "bf16" else size, trace.chunk_bytes)
     seconds = bytes_touched(larger) / (gpu.memory_speed * _OF_MEMORY)
     dense, convolution = multiplies(trace)
@@ -126,6 +127,17 @@ def on_gpu(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", batch: int = 1, ch
         op_ns=np.round(seconds * 1e9).astype(np.int64),
         meta={**trace.meta, "gpu": gpu.title, "numbers": numbers, "batch": f"{batch} x {trace.meta.get('batch', '')}"},
     )
+
+
+def _of_any_batch(trace: Trace) -> Bools:
+    """[m] What is as large for every batch: what lasts, and gradients and the optimizer's temporaries.
+
+    Those are told by their sizes, which the forward pass's own may have too: it makes none of them.
+    """
+    backward, _ = phases(trace)
+    forward = (trace.tensor_born >= 0) & (trace.tensor_born < backward)
+    like_a_weight = np.isin(trace.tensor_bytes, trace.tensor_bytes[trace.lasting])
+    return np.asarray(trace.lasting | (like_a_weight & ~forward), dtype=bool)
 
 
 def _with_sizes(trace: Trace, size: Ints, chunk_bytes: int) -> Trace:

@@ -45,6 +45,22 @@ def test_times_follow_speeds() -> None:
     assert on_gpu(small(), slow).op_ns[1:].tolist() == [2000] * 3  # nothing is shorter than a kernel
 
 
+def test_an_activation_as_large_as_a_weight_grows_too() -> None:
+    """A weight, an activation, a gradient of the weight and a temporary of the optimizer's, all of one size."""
+    tensors = [(4 * CHUNK, -1, -1), (4 * CHUNK, 0, 2), (4 * CHUNK, 2, 3), (4 * CHUNK, 3, 3)]
+    uses = [(0, 0, 0, 4, 0), (2, 1, 0, 4, 0), (3, 0, 0, 4, 1), (3, 2, 0, 4, 0)]
+    names = ("aten::mm", "aten::relu", "aten::threshold_backward", "aten::add_.Tensor")
+    trace = replace(build(4, tensors, uses), names=names, op_name=np.arange(4), meta={"flop_per_second": 1e11})
+    assert on_gpu(trace, GPUS["h100"], batch=3).tensor_bytes.tolist() == [4 * CHUNK, 12 * CHUNK, 4 * CHUNK, 4 * CHUNK]
+
+
+def test_larger_batches_need_what_they_need() -> None:
+    """Peaks in chunks of 2 MiB, as two and four times the batch were measured (R7): 1,428 and 2,346 MiB."""
+    trace = lgm.load_trace(TRACES / "resnet50.npz")
+    for batch, mib in ((2, 1428), (4, 2346)):
+        assert analyze_lifetimes(on_gpu(trace, GPUS["h100"], batch=batch)).peak * 2 == pytest.approx(mib, rel=0.02)
+
+
 def test_a_larger_batch_grows_all_but_weights() -> None:
     trace = lgm.load_trace(TRACES / "gpt2.npz")
     larger = on_gpu(trace, GPUS["h100"], batch=8)
