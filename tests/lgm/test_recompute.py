@@ -186,7 +186,7 @@ def test_plans_that_mix_are_valid_and_not_slower(seed: int, copy: float, tmp_pat
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_price_is_much_better_than_the_one_found(seed: int, share: float) -> None:
     """Of too little that is made again, of too much, and where some of it needs more at once than there is."""
     trace = with_calls(training(12, seed), seed, share=1.0)
@@ -194,7 +194,7 @@ def test_no_price_is_much_better_than_the_one_found(seed: int, share: float) -> 
     device = lgm.Device(max(int(life.peak * share), int(life.needed.max())), CHUNK / 1e-2, CHUNK / 1e-2)
     found = lgm.analyze(trace, device, recompute="auto")
     search = _Search(trace, device, None, lambda *_: None, lgm.analyze(trace, device))
-    best = min(search.draft(price).seconds for price in np.linspace(0.02, 1.0, 50))
+    best = min(search.draft(price).seconds for price in np.linspace(0.05, 1.0, 20))
     assert found.prediction.step_seconds <= best * 1.2
 
 
