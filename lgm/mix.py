@@ -31,7 +31,7 @@ __all__ = ["Recompute", "analyze"]
 
 Recompute = Literal["auto", "never", "only", "segments"]
 
-_TRIES = 48  # plans drafted
+_TRIES = 20  # plans drafted
 _EFFORT = 32_000  # operations to draft plans for, in all of them
 _PRICES = 0.6  # of the tries, at most
 _ENOUGH = 0.015  # of the time of computing: who is slower by no more is not looked at any further
