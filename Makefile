@@ -36,7 +36,7 @@ sanitize: $(STAMP)
 
 # On a machine with a GPU, with whatever torch and CuPy are there: nothing is installed. One part: make gpu-check PART=costs
 gpu-check:
-	$(PYTHON) -m benchmarks.gpu $(if $(PART),--part $(PART))
+	$(PYTHON) -m benchmarks.gpu_check $(if $(PART),--part $(PART))
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -138,3 +140,17 @@ def test_the_most_valuable_comes_first() -> None:
     assert found[:2] == [("resnet50", "fp32", 0.5), ("gpt2", "fp32", 0.5)]
     assert len(found) == len(set(found)) == 4 * 2 * 3
     assert command.order(["vit"], ["bf16"]) == [("vit", "bf16", 0.5), ("vit", "bf16", 0.35), ("vit", "bf16", 0.75)]
+
+
+def test_make_calls_what_is_there() -> None:
+    """``make gpu-check`` is called where a GPU is, which is rarely: its words are read here."""
+    root = Path(__file__).parents[2]
+    printed = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", "gpu-check", "PART=costs", f"PYTHON={sys.executable}"],
+        cwd=root, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    command, _, arguments = printed.strip().partition(" -m ")
+    assert command == sys.executable
+    module, *options = arguments.split()
+    assert importlib.util.find_spec(f"{module}.__main__") is not None
+    assert options == ["--part", "costs"]
