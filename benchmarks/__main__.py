@@ -20,6 +20,7 @@ from . import (
     steps,
     traces,
 )
+from .ecosystem import run as ecosystem
 from .edge import link_here
 
 CASES = {
@@ -44,6 +45,7 @@ CASES = {
     "V2": ("microbatches in Harmony's order beside the ordinary loop", harmony.run),
     "V6": ("a model eight times as large as the budgets of two processes together", pipeline.run),
     "V7": ("four small GPUs behind one switch: Harmony's schedules, simulated", packs.run),
+    "U1": ("loops of other libraries beside a bare one", ecosystem.run),
     "L1": ("batches each of another length", lengths.run),
     "E1": ("the largest batches on modelled GPUs", devices.run),
     "G2": ("padding and unmanaged memory at the sizes of small GPUs", padding.run),

@@ -39,12 +39,14 @@ ENGINE = [  # the rooms of kernels/engine
     {"engine"},
 ]
 VTENSOR = [
-    {"errors", "patches", "background", "logs", "room", "surroundings"},
+    {"errors", "patches", "background", "logs", "groups", "surroundings"},
+    {"room"},
     {"config", "cuda_headers", "recorder", "math_library", "cache"},
     {"journal"},
     {"native", "plans", "speeds"},
     {"doors", "foreach", "planning", "pools", "chunk_ops", "watchdog"},
     {"cpu", "gpu", "adoption"},
+    {"reserve"},
     {"session"},
     {"primitives", "stats", "harmony"},
     {"__init__"},

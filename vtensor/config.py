@@ -66,6 +66,8 @@ class Config:
     link: float
     """Bytes a second of each copy direction; 0 for no limit."""
     recompute: Recompute = "auto"
+    reserve: int = 0
+    """Bytes beside the budget that stay free; 0 where somebody gave the budget."""
 
     @property
     def budget_chunks(self) -> int:
@@ -124,8 +126,8 @@ def _gpu() -> tuple[int, int]:
 
 def _own(
     device: str, spill_dir: str | os.PathLike[str] | None, host: int | str | None, recompute: Recompute
-) -> tuple[int, str | os.PathLike[str] | None, int | str | None]:
-    """Budget, spill directory and room of the host store where no budget is given."""
+) -> tuple[int, str | os.PathLike[str] | None, int | str | None, int]:
+    """Budget, spill directory, room of the host store and what is left free where no budget is given."""
     free = free_memory(device)
     budget = budget_of_its_own(free)
     where = ""
@@ -135,7 +137,7 @@ def _own(
         host = free - budget if spill_dir is None else None
         where = f"; what does not fit waits in {spill_dir or 'the rest of them: spill_dir= names a disk'}"
     log.warning("no budget was given: %s, of %s that are free%s", format_bytes(budget), format_bytes(free), where)
-    return budget, spill_dir, host
+    return budget, spill_dir, host, free - budget
 
 
 def _budget(value: int | float | str, total: int) -> int:
@@ -188,8 +190,9 @@ def make_config(
     ordinal, total = (0, physical_memory()) if device == "cpu" else _gpu()
     if budget is None:
         budget = os.environ.get("VTENSOR_BUDGET")
+    reserve = 0
     if budget is None:
-        budget, spill_dir, host = _own(device, spill_dir, host, recompute)
+        budget, spill_dir, host, reserve = _own(device, spill_dir, host, recompute)
     budget_bytes = _budget(budget, total)
     chunk = chunk_for(device, budget_bytes) if chunk is None else chunk
     chunk_bytes = parse_bytes(chunk, "chunk")
@@ -238,6 +241,7 @@ def make_config(
         oversize=oversize,
         link=parse_link(link),
         recompute=recompute,
+        reserve=reserve,
     )
 
 

@@ -17,7 +17,7 @@ from .errors import ConfigError, UnsupportedDeviceError
 from .logs import log
 from .pools import DevicePool, make_device_pool
 
-__all__ = ["active_pool", "fit_gpu", "look_at_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
+__all__ = ["active_pool", "fit_gpu", "lent_bytes", "look_at_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
 
 _pool: DevicePool | None = None
 _kept: list[DevicePool] = []  # of earlier sessions whose tensors live on
@@ -139,6 +139,11 @@ def stop_gpu(module: ModuleType) -> None:
     if pool is not None and unused:
         _kept.remove(pool)
         pool.close()
+
+
+def lent_bytes() -> int:
+    """Of the device's memory, what the pool has taken for chunks; 0 without one."""
+    return 0 if _pool is None else _pool.lent_bytes
 
 
 def active_pool() -> DevicePool:

@@ -1,7 +1,8 @@
 """How much memory there is, and what of it a budget may be where none is given.
 
-Covers: RAM, the machine's or the control group's; what is free of it, or of a GPU; a disk for what does not fit.
-Leaves: sizes that people give (``config``).
+Covers: RAM, what is free of it, or of a GPU; a disk for what does not fit.
+Leaves: sizes that people give (``config``), what a container or a job may use (``groups``), keeping it so
+(``reserve``).
 """
 
 from __future__ import annotations
@@ -10,28 +11,18 @@ import os
 import tempfile
 from pathlib import Path
 
+from .groups import memory_groups
+
 __all__ = ["budget_of_its_own", "free_memory", "physical_memory", "spill_directory"]
 
-_GROUPS = (  # limit, usage: control groups of both versions
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
 _RESERVE = 512 << 20  # at least: what is not managed, and what others take meanwhile
 _IN_RAM = ("tmpfs", "ramfs")  # file systems whose files take RAM
 
 
-def _number(path: str) -> int | None:
-    try:
-        text = Path(path).read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
-
-
 def physical_memory() -> int:
-    """Bytes of RAM this process may use: the machine's, or its control group's where that is less."""
+    """Bytes of RAM this process may use: the machine's, or of the control groups it is in where that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([total, *(limit for path, _ in _GROUPS if (limit := _number(path)) is not None)])
+    return min([total, *(group.limit for group in memory_groups())])
 
 
 def free_memory(device: str) -> int:
@@ -44,11 +35,7 @@ def free_memory(device: str) -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) << 10
-    for limit_at, usage_at in _GROUPS:
-        limit, usage = _number(limit_at), _number(usage_at)
-        if limit is not None and usage is not None:
-            free = min(free, max(limit - usage, 0))
-    return free
+    return min([free, *(group.left for group in memory_groups())])
 
 
 def budget_of_its_own(free: int) -> int:

@@ -37,6 +37,7 @@ from .math_library import settle
 from .patches import restore
 from .planning import change_budget, start_planner, stop_planner
 from .plans import check_plan
+from .reserve import keep_free
 
 __all__ = ["Device", "active_config", "core", "cupy_allocator", "disable", "enable", "enabled", "is_enabled"]
 
@@ -97,7 +98,8 @@ def enable(
     budget
         Bytes of device memory, a text such as ``"4GiB"``, or a fraction of the device such as ``0.5``.
         Default: the environment variable ``VTENSOR_BUDGET``; without it what is free less a reserve of a tenth, or of
-        512 MiB where that is more, and on the CPU a `spill_dir` for temporary files, where one is on a disk.
+        512 MiB where that is more, and on the CPU a `spill_dir` for temporary files, where one is on a disk. Such a
+        budget is lowered where what is not managed grows into the reserve.
     device
         ``"cpu"``: torch's CPU tensors. ``"cuda"``: those of the current CUDA device. ``"auto"``: the GPU where torch
         sees one, else the CPU.
@@ -289,6 +291,7 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
         everything = verify or config.leaving != "copy"  # what no plan names may be dropped, too
         module.see("all" if everything else "planned", verify)
     start_planner(config, plan)
+    keep_free(module, config, enable)
 
 
 def _bytes_of_one_call() -> int:

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import vtensor
+from vtensor import groups
 from vtensor.config import chunk_for, make_config
+from vtensor.groups import Group, memory_groups
 from vtensor.room import budget_of_its_own, free_memory, physical_memory, spill_directory
 
 from .test_cli import run
@@ -96,3 +98,77 @@ def test_a_script_with_no_budget(tmp_path: Path) -> None:
     assert done.stdout == "1048576.0\n"
     assert "no budget was given" in done.stderr
     assert "moved out" in done.stderr
+
+
+def write_group(folder: Path, files: dict[str, object]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in files.items():
+        (folder / name).write_text(f"{value}\n")
+
+
+def test_the_least_of_all_groups_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A job in a node's group, of the kernel's second version: its own limit is unlimited, its parent's is not."""
+    monkeypatch.setattr(groups, "_OWN", tmp_path / "cgroup")
+    monkeypatch.setattr(groups, "_MOUNTED", tmp_path)
+    (tmp_path / "cgroup").write_text("0::/node/job\n")
+    write_group(tmp_path / "node", {"memory.max": 2 * GIB, "memory.current": GIB, "memory.stat": "inactive_file 9\n"})
+    write_group(tmp_path / "node/job", {"memory.max": "max", "memory.current": GIB, "memory.stat": ""})
+    assert memory_groups() == [Group(2 * GIB, GIB + 9)]
+    assert physical_memory() == 2 * GIB
+    assert free_memory("cpu") <= GIB + 9
+
+
+def test_a_container_sees_its_own_group_as_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first version; the path is the host's, which does not exist inside."""
+    monkeypatch.setattr(groups, "_OWN", tmp_path / "cgroup")
+    monkeypatch.setattr(groups, "_MOUNTED", tmp_path)
+    (tmp_path / "cgroup").write_text("4:memory:/docker/0123\n3:cpu:/docker/0123\n0::/../elsewhere\n")
+    assert memory_groups() == []
+    files = {"memory.limit_in_bytes": GIB, "memory.usage_in_bytes": 2 * GIB, "memory.stat": "total_inactive_file 0\n"}
+    write_group(tmp_path / "memory", files)
+    assert memory_groups() == [Group(GIB, 0)]
+
+
+def train(steps: int) -> None:
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        model(torch.randn(4, 64)).sum().backward()
+        optimizer.step()
+
+
+def test_what_is_not_managed_grows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The budget makes way as soon as a quarter of the reserve is left, and no further than to half of it."""
+    free = {"bytes": 4 * GIB}
+    for module in ("config", "reserve"):
+        monkeypatch.setattr(f"vtensor.{module}.free_memory", lambda _device: free["bytes"])
+    monkeypatch.setattr("vtensor.reserve._PAUSE", 0.0)
+    reserve, mib = GIB // 2, 1 << 20
+    budget = 4 * GIB - reserve
+    with vtensor.enabled():
+        train(2)
+        free["bytes"] -= reserve * 3 // 4
+        train(1)
+        assert vtensor.memory_stats()["budget_bytes"] == budget
+        free["bytes"] -= 10 * mib
+        train(1)
+        lowered = vtensor.memory_stats()["budget_bytes"]
+        assert lowered == budget - (reserve // 4 + 10 * mib)
+        assert "118.00 MiB are left of 512.00 MiB for what is not managed" in caplog.text
+        train(2)
+        assert vtensor.memory_stats()["budget_bytes"] == lowered
+        free["bytes"] = 0
+        train(2)
+        assert vtensor.memory_stats()["budget_bytes"] == budget // 8 // (2 * mib) * (2 * mib)
+
+
+def test_a_given_budget_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vtensor.reserve.free_memory", lambda _device: 0)
+    monkeypatch.setattr("vtensor.reserve._PAUSE", 0.0)
+    with vtensor.enabled("64MiB"):
+        train(3)
+        assert vtensor.memory_stats()["budget_bytes"] == 64 << 20
+    with vtensor.enabled():
+        vtensor.enable("64MiB")
+        train(3)
+        assert vtensor.memory_stats()["budget_bytes"] == 64 << 20
