@@ -48,7 +48,7 @@ VTENSOR = [
     {"cpu", "gpu", "adoption"},
     {"reserve"},
     {"session"},
-    {"primitives", "stats", "harmony"},
+    {"primitives", "stats", "harmony", "profile_tracks"},
     {"__init__"},
     {"launcher", "doctor", "demo", "callbacks", "rehearsal"},
     {"cli"},

@@ -14,6 +14,7 @@ from .errors import BuildError, ConfigError, HarmonyError, NotEnabledError, Unsu
 from .harmony import Harmony
 from .planning import record, save_trace, step
 from .primitives import Residency, VTensor, adopt, merge, residency, salloc, split
+from .profile_tracks import tracks
 from .session import cupy_allocator, disable, enable, enabled, is_enabled
 from .stats import memory_stats, memory_summary, reset_peak_memory_stats
 
@@ -45,4 +46,5 @@ __all__ = [
     "save_trace",
     "split",
     "step",
+    "tracks",
 ]

@@ -254,9 +254,10 @@ def keep_journal() -> Journal:
     return planner.journal
 
 
-def listen(listener: Callable[[], None]) -> None:
-    """Call it at the end of each iteration, after its record is closed."""
-    _current().listeners.append(listener)
+def listen(listener: Callable[[], None]) -> Callable[[], None]:
+    """Call it at the end of each iteration, after its record is closed; what is returned ends that."""
+    (listeners := _current().listeners).append(listener)
+    return lambda: listeners.remove(listener)
 
 
 def newest_plan() -> lgm.Plan | None:
@@ -320,10 +321,9 @@ def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
 
 def recorded_trace(**meta: Any) -> lgm.Trace:
     """The last whole iteration, as :func:`save_trace` writes it."""
-    planner = _current()
-    raw = planner.module.recorded_iteration()
+    raw = _current().module.recorded_iteration()
     if not len(raw["op_name"]):
-        first = "" if planner.wanted else "call vtensor.record() first, then "
+        first = "" if _current().wanted else "call vtensor.record() first, then "
         raise RuntimeError(
             f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step or "
             "vtensor.step()"

@@ -59,13 +59,15 @@ def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
     return {"input_ids": tokens, "attention_mask": mask, "labels": tokens.where(mask.bool(), -100)}
 
 
-def train(net: Any, wrapped: Any = None, optimizer: Any = None, given: Any = None) -> nn.Module:
+def train(net: Any, wrapped: Any = None, optimizer: Any = None, given: Any = None, clipping: bool = False) -> nn.Module:
     """The bare loop."""
     called = net if wrapped is None else wrapped
     optimizer = optimizer or torch.optim.AdamW(net.parameters(), lr=1e-4)
     for batch in given or batches():
         optimizer.zero_grad()
         called(**batch).loss.backward()
+        if clipping:
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
     made: nn.Module = net
     return made
@@ -75,9 +77,14 @@ def bare() -> nn.Module:
     return train(model())
 
 
+def bare_clipping() -> nn.Module:
+    """As Trainer does by default: all gradients are read, and written, before the first is used."""
+    return train(model(), clipping=True)
+
+
 def bare_lengths() -> nn.Module:
     rows = texts(shortest=LENGTH // 2)
-    return train(model(), given=[padded(rows[k : k + BATCH]) for k in range(0, len(rows), BATCH)])
+    return train(model(), given=[padded(rows[k : k + BATCH]) for k in range(0, len(rows), BATCH)], clipping=True)
 
 
 def _trainer(net: nn.Module, **options: Any) -> nn.Module:
@@ -100,11 +107,21 @@ def trainer_evaluates() -> nn.Module:
     return _trainer(model(), eval_strategy="steps", eval_steps=8)
 
 
-def lora() -> nn.Module:
+def _adapted() -> nn.Module:
     import peft
 
     config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
-    return _trainer(peft.get_peft_model(model(), config))
+    made: nn.Module = peft.get_peft_model(model(), config)
+    return made
+
+
+def bare_lora() -> nn.Module:
+    net = _adapted()
+    return train(net, optimizer=torch.optim.AdamW([p for p in net.parameters() if p.requires_grad]), clipping=True)
+
+
+def lora() -> nn.Module:
+    return _trainer(_adapted())
 
 
 def trl_lengths() -> nn.Module:
@@ -210,11 +227,13 @@ def sharded() -> nn.Module:
 # The loop, how many processes it takes, and which bare one it is held against.
 LOOPS: dict[str, tuple[Loop, int, str]] = {
     "bare": (bare, 1, ""),
-    "trainer": (trainer, 1, "bare"),
-    "trainer, evaluation": (trainer_evaluates, 1, "bare"),
-    "accelerate": (accelerate, 1, "bare"),
+    "bare, clipping": (bare_clipping, 1, ""),
+    "trainer": (trainer, 1, "bare, clipping"),
+    "trainer, evaluation": (trainer_evaluates, 1, "bare, clipping"),
+    "accelerate": (accelerate, 1, "bare, clipping"),
     "lightning": (lightning, 1, "bare"),
-    "peft, LoRA": (lora, 1, "bare"),
+    "bare, LoRA": (bare_lora, 1, ""),
+    "peft, LoRA": (lora, 1, "bare, LoRA"),
     "torch.compile(model)": (compiled, 1, "bare"),
     "torch.compile(model, optimizer)": (compiled_optimizer, 1, "bare"),
     "DDP, 2 processes": (replicated, 2, "bare"),

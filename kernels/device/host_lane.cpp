@@ -8,6 +8,7 @@
 #include <new>
 #include <system_error>
 
+#include "base/spans.h"
 #include "device/copy_past_caches.h"
 
 namespace vt {
@@ -233,6 +234,9 @@ void HostLane::was_busy(Clock::time_point since) {
 
 void HostLane::finish(Copy& copy) {
   copy.state = copy.error != 0 ? CopyState::failed : copy.give_up ? CopyState::cancelled : CopyState::done;
+  if (copy.state == CopyState::done) {
+    spans().note(direction_ == Ticket::Lane::out ? Doing::copying_out : Doing::copying_in, copy.begun, copy.bytes);
+  }
   ended_.notify_all();
 }
 

@@ -6,7 +6,8 @@
 // for a copy and, where a link of some speed decides when copies end, whenever they pass by (lend_hands). A file at the other
 // end is left to a thread of the lane (DESIGN.md says what that gains).
 // Leaves: which memory a copy may touch (driver_host.h checks that before it submits).
-// Thread-safety: every call may come from any thread. The lane's mutex is a leaf: nothing is called under it.
+// Thread-safety: every call may come from any thread. The lane's mutex is a leaf: nothing but the log of spans is
+// called under it.
 #pragma once
 
 #include <chrono>

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/spans.h"
+
 namespace vt {
 
 namespace {
@@ -196,6 +198,7 @@ void Remake::perform(Lock& lock, Recipes::Run& run, const Remaker::Take& take, b
   --ground_.remaking;
   const auto passed = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begun);
   ground_.counters.make_ns += static_cast<std::uint64_t>(passed.count());
+  spans().note(Doing::making, begun, 0);
   recipes_.release(run);
   release_orphans();
   made_.notify_all();
