@@ -53,7 +53,7 @@ def _step(results: Sequence[dict[str, Any]]) -> float:
 
     Those with an evaluation in them are few; and what disturbs only ever adds to processor time.
     """
-    middles = []
+    middles: list[float] = []
     for each in results:
         ends = each["processor"]
         assert len(ends) == STEPS, len(ends)
