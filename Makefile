@@ -12,7 +12,7 @@ demo: $(STAMP)
 # The planner's tests compute with one thread each, so that several run at once; torch's take all cores themselves.
 test: $(STAMP) lint sanitize
 	$(BIN)/python -m pytest tests/lgm -n auto --dist worksteal
-	$(BIN)/python -m pytest --ignore tests/lgm
+	$(BIN)/python -m pytest --ignore tests/lgm --durations 15
 
 # The planner's own tests where there is nothing but NumPy.
 test-lgm:

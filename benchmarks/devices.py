@@ -11,7 +11,7 @@ from typing import Any
 
 import lgm
 from lgm.gpus import GPUS
-from lgm.sizes import largest_batches
+from lgm.sizes import LARGEST, largest_batches
 from vtensor.config import chunk_for
 from vtensor.demo.workloads import WORKLOADS
 
@@ -33,7 +33,7 @@ def run() -> None:
             plain, *planned = (times * samples for times in found)
             row: Row = {"device": gpu.title, "model": workload.title, "plain PyTorch": plain}
             for limit, batch, times in zip(LIMITS, planned, found[1:], strict=True):
-                row[f"at {limit}"] = f"{batch} and more" if times >= 64 else batch
+                row[f"at {limit}"] = f"{batch} and more" if times >= LARGEST else batch
             rows.append(row)
             print(row, flush=True)
     write("devices", rows, "Largest batches, modelled: none of these was measured on the device.")

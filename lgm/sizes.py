@@ -18,14 +18,14 @@ from .mix import analyze
 from .model import Device, Plan, Trace
 from .units import format_bytes, format_seconds
 
-__all__ = ["by_budget", "by_size", "largest_batches"]
+__all__ = ["LARGEST", "by_budget", "by_size", "largest_batches"]
 
 SIZES = (4, 6, 8, 12, 16, 24)  # GiB of cards that people have
 _SHARES = (1.0, 0.75, 0.5, 0.35, 0.25)
 _COLUMNS = f"{'a step':>11} {'of plain':>9} {'copied':>12} {'made again':>12}"
 _CONTEXT = 600 << 20  # of CUDA and its libraries; a guess: 400 to 800 MiB were seen
 _MOST = 1.1  # of computing alone: what a larger batch may cost an image
-_LARGEST = 64
+LARGEST = 64  # times the recorded batch: no larger one is looked for
 _PAGE = 1 << 16
 
 Progress = Callable[[str, float], None]
@@ -67,17 +67,17 @@ class _Sizes:
 
 def _largest(works: Callable[[int], bool], least: int) -> int:
     """By doubling, then by halves, to an eighth of it; 0 if not even `least` works."""
-    if least >= _LARGEST:
+    if least >= LARGEST:
         return least
     if not works(least):
         return 0
     good, bad = least, 2 * least
-    while good < _LARGEST and works(bad):
+    while good < LARGEST and works(bad):
         good, bad = bad, 2 * bad
-    while good < _LARGEST and bad - good > max(good // 8, 1):
+    while good < LARGEST and bad - good > max(good // 8, 1):
         middle = (good + bad) // 2
         good, bad = (middle, bad) if works(middle) else (good, middle)
-    return min(good, _LARGEST)
+    return min(good, LARGEST)
 
 
 def _cells(plan: Plan | None, plain: Trace) -> str:
@@ -213,4 +213,4 @@ def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progres
 def _times(batch: int) -> str:
     if not batch:
         return "-"
-    return f"{_LARGEST} x and more" if batch >= _LARGEST else f"{batch} x as recorded"
+    return f"{LARGEST} x and more" if batch >= LARGEST else f"{batch} x as recorded"

@@ -14,6 +14,7 @@ import torch
 import vtensor
 from vtensor import native, session, watchdog
 from vtensor.config import Config
+from vtensor.strict import is_strict
 
 hypothesis.settings.register_profile(
     "default", max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
@@ -67,7 +68,7 @@ def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     def start(config: Config) -> None:
         seed = config.budget_chunks  # another order for each budget
         settings = (config.budget_chunks, config.chunk, config.host, config.policy, config.min_size)
-        module.start_late(*settings, seed, places, config.leaving)
+        module.start_late(*settings, seed, places, config.leaving, is_strict())
 
     monkeypatch.setattr(session, "_start", start)
     yield places

@@ -45,6 +45,7 @@ VTENSOR = [
     {"journal"},
     {"native", "plans", "speeds"},
     {"doors", "foreach", "planning", "pools", "chunk_ops", "watchdog"},
+    {"strict"},
     {"cpu", "gpu", "adoption"},
     {"reserve"},
     {"session"},

@@ -16,6 +16,7 @@ from .config import Config, format_bytes
 from .errors import ConfigError, UnsupportedDeviceError
 from .logs import log
 from .pools import DevicePool, make_device_pool
+from .strict import be_strict, is_strict
 
 __all__ = ["active_pool", "fit_gpu", "lent_bytes", "look_at_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
 
@@ -79,6 +80,8 @@ def start_gpu(module: ModuleType, config: Config) -> None:
     import torch
 
     global _pool, _was_multithreaded
+    if is_strict():
+        be_strict(module)
     _pool = make_device_pool(module, config.chunk, config.ordinal, config.budget)
     lent = [] if _pool is None else _pool.lend(config.budget_chunks)
     try:
@@ -94,6 +97,7 @@ def start_gpu(module: ModuleType, config: Config) -> None:
             ordinal=config.ordinal,
             donated=lent,
             places=os.environ.get("VTENSOR_HOST_IN_PLACE") != "0",
+            strict=is_strict(),
         )
     except module.InvalidUse as error:
         raise ConfigError(str(error)) from None

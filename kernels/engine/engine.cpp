@@ -146,7 +146,7 @@ void Engine::forget_arrivals() noexcept {
 // --- outside operations ---------------------------------------------------------------------------------------
 
 FaultOutcome Engine::on_fault(Address address) noexcept {
-  if (drained_) return FaultOutcome::foreign;
+  if (drained_ || streams() != nullptr) return FaultOutcome::foreign;  // no processor touches an ordered device's memory
   Call call(mutex_, ground_);
   return uses_.on_fault(call.lock, address);
 }

@@ -35,6 +35,7 @@ struct EngineConfig {
   Granularity granularity = Granularity::chunk;
   Leaving leaving = Leaving::copy;
   Oversize oversize = Oversize::borrow;
+  bool strict = false;  // ordered devices: absent addresses lead nowhere, at the price of a wait for each
 };
 
 struct Ground {

@@ -39,7 +39,15 @@ Status OrderedMoves::leave(Range& range, std::uint32_t index) {
     roster_.enter(range, index, Event::evict);
     roster_.enter(range, index, Event::left);
   }
+  if (ground_.config.strict) close(range, index);
   return kOk;
+}
+
+void OrderedMoves::close(Range& range, std::uint32_t index) {
+  const ChunkId chunk = range.parts[index].mapped;
+  if (chunk == kNone) return;
+  order_.wait(fences_.of_chunk(chunk));
+  ground_.must("unmapping what left", [&] { return mappings_.unmap(range, index, index + 1); });
 }
 
 Status OrderedMoves::arrive(Range& range, std::uint32_t index, ChunkId chunk) {
@@ -79,6 +87,7 @@ Status OrderedMoves::drop(Range& range, std::uint32_t index) {
   range.clean.fetch_sub(clean);
   if (part.slot != kNone) slots_.release(range, part);
   roster_.enter(range, index, Event::drop);
+  if (ground_.config.strict) close(range, index);
   return kOk;
 }
 

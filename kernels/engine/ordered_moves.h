@@ -45,6 +45,9 @@ class OrderedMoves final : public Moves {
   bool reachable() const override { return !ground_.forked; }
 
  private:
+  // Strict: the address leads nowhere while its data is away, so that whoever reads it unseen fails, instead of reading what another
+  // put there. Waits for what still uses it.
+  void close(Range& range, std::uint32_t index);
   void repay();
 
   RangeTable& ranges_;

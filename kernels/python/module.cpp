@@ -37,14 +37,14 @@ void bind_product(py::module_& m) {
   m.def(
       "start_late",
       [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& policy, Bytes min_size, std::uint32_t seed,
-         bool places, const std::string& leaving) {
+         bool places, const std::string& leaving, bool strict) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
-        adopt(make_late_engine(budget_chunks, chunk, host, policy, leaving, seed, places));
+        adopt(make_late_engine(budget_chunks, chunk, host, policy, leaving, seed, places, strict));
         set_current_stream([](Engine& engine) { return engine.streams()->lane(nullptr); });
         attach_torch(min_size, true);
       },
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("min_size"), py::arg("seed"),
-      py::arg("places") = false, py::arg("leaving") = "copy");
+      py::arg("places") = false, py::arg("leaving") = "copy", py::arg("strict") = false);
   m.def("late_complaints", [] { return late_complaints(); });
   m.def("stop", [] {
     if (current_engine() == nullptr) return;  // never started, or stopped already

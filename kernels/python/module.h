@@ -20,7 +20,8 @@ EngineConfig config_of(std::size_t budget_chunks, const std::string& policy, con
 
 // The same over an ordered device in ordinary memory, its order of work drawn from `seed` (driver_late.h).
 std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
-                                         const std::string& policy, const std::string& leaving, std::uint32_t seed, bool places);
+                                         const std::string& policy, const std::string& leaving, std::uint32_t seed, bool places,
+                                         bool strict);
 // What that device complained about.
 std::vector<std::string> late_complaints();
 

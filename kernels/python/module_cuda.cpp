@@ -128,19 +128,20 @@ void bind_cuda(py::module_& m) {
       "start_cuda",
       [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& policy, const std::string& granularity,
          const std::string& leaving, bool raise_oversize, Bytes min_size, int ordinal, const std::vector<Address>& donated,
-         bool places) {
+         bool places, bool strict) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
         auto driver = std::make_unique<CudaDriver>(chunk, ordinal, nullptr, places);
         for (const Address home : donated) (void)driver->donate(home);
         CudaDriver* made = driver.get();
-        const EngineConfig config = config_of(budget_chunks, policy, granularity, leaving, raise_oversize);
+        EngineConfig config = config_of(budget_chunks, policy, granularity, leaving, raise_oversize);
+        config.strict = strict;
         adopt(std::make_unique<Engine>(std::move(driver), make_ram_store(chunk, host, cuda_pinning(ordinal)), config));
         g_driver = made;
         attach_torch_cuda(min_size, ordinal);
       },
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("granularity"),
       py::arg("leaving"), py::arg("raise_oversize"), py::arg("min_size"), py::arg("ordinal"), py::arg("donated"),
-      py::arg("places"));
+      py::arg("places"), py::arg("strict"));
   m.def("stop_cuda", [] {
     py::gil_scoped_release unlocked;
     Engine* engine = current_engine();

@@ -45,8 +45,10 @@ LateWork& late_work() {
 }  // namespace
 
 std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
-                                         const std::string& policy, const std::string& leaving, std::uint32_t seed, bool places) {
-  const EngineConfig config = config_of(budget_chunks, policy, "chunk", leaving, false);
+                                         const std::string& policy, const std::string& leaving, std::uint32_t seed, bool places,
+                                         bool strict) {
+  EngineConfig config = config_of(budget_chunks, policy, "chunk", leaving, false);
+  config.strict = strict;
   late_work().begin(seed);
   auto driver = std::make_unique<LateDriver>(chunk_bytes, 8 * budget_chunks + 4096, late_work(), Compute::at_once, places);
   return std::make_unique<Engine>(std::move(driver), make_ram_store(chunk_bytes, host_bytes), config);

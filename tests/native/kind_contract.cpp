@@ -45,6 +45,31 @@ TEST(what_comes_back_may_get_any_chunk) {
   });
 }
 
+TEST(strict_addresses_lead_nowhere_while_their_data_is_away) {
+  for (const MakeDevice make : {ordered_device, ordered_device_with_places}) {
+    EngineConfig config;
+    config.strict = true;
+    Rooms r(make, 4, 64, config);
+    Range& range = r.tensor(3, 'a');
+    const std::size_t mapped = r.driver->live().mappings;
+    r.send(range, 1);  // by a copy
+    r.fetch(range, 1);
+    CHECK(r.driver->live().mappings == mapped && r.holds(range, 'a'));
+    r.send(range, 1);  // clean, so without one
+    r.drop(range, 2);
+    CHECK(r.driver->live().mappings == mapped - 2);
+    CHECK(range.parts[0].mapped != kNone && range.parts[1].mapped == kNone && range.parts[2].mapped == kNone);
+    r.fetch(range, 1);
+    CHECK(range.missing == 1);
+    Range& made = r.tensor(3, 'a');
+    r.moves.hand_over(made, range);
+    r.freed.bury(made, true);
+    r.finish();
+    CHECK(range.missing == 0 && r.holds(range, 'a'));
+    r.close();
+  }
+}
+
 TEST(a_clean_piece_leaves_without_a_copy) {
   for_each(kKinds, [](Rooms& r) {
     Range& range = r.tensor(1, 'a');

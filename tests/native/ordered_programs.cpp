@@ -67,6 +67,7 @@ class Program {
       : random_(seed), budget_(budget) {
     EngineConfig config;
     config.budget_chunks = budget;
+    config.strict = seed % 4 == 3;
     engine_ = std::make_unique<Engine>(device_.make(seed + 1, 4 * budget + 64, places), make_ram_store(kChunk, 4096 * kChunk),
                                        config);
     for (std::size_t i = 0; i < streams; ++i) streams_.push_back(engine_->streams()->lane(device_.stream()));
