@@ -61,7 +61,7 @@ def run_script(path: str, arguments: list[str], wishes: Wishes = NOTHING) -> int
     if path == "-":
         source = sys.stdin.buffer.read()
         sys.path[0:0] = [""]
-        return _run(_new_main("<stdin>"), lambda: compile(source, "<stdin>", "exec"), [path, *arguments], wishes)
+        return _run(_new_main("<stdin>"), lambda: _compiled(source, "<stdin>"), [path, *arguments], wishes)
     if Path(path).is_dir() or zipfile.is_zipfile(path):
         return _run_folder(path, arguments, wishes)
     whole = os.path.abspath(path)  # noqa: PTH100 (as python says it: links are not followed)
@@ -72,7 +72,12 @@ def run_script(path: str, arguments: list[str], wishes: Wishes = NOTHING) -> int
     main = _new_main(whole)
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", whole)
     sys.path[0:0] = [str(Path(path).resolve().parent)]
-    return _run(main, lambda: compile(source, whole, "exec"), [path, *arguments], wishes)
+    return _run(main, lambda: _compiled(source, whole), [path, *arguments], wishes)
+
+
+def _compiled(source: bytes, path: str) -> CodeType:
+    """By its own ``from __future__`` imports, and not by those of this file."""
+    return compile(source, path, "exec", dont_inherit=True)
 
 
 def _run_folder(path: str, arguments: list[str], wishes: Wishes) -> int:
