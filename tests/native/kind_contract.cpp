@@ -49,7 +49,7 @@ TEST(strict_addresses_lead_nowhere_while_their_data_is_away) {
   for (const MakeDevice make : {ordered_device, ordered_device_with_places}) {
     EngineConfig config;
     config.strict = true;
-    Rooms r(make, 4, 64, config);
+    Rooms r(make, 5, 64, config);
     Range& range = r.tensor(3, 'a');
     const std::size_t mapped = r.driver->live().mappings;
     r.send(range, 1);  // by a copy
