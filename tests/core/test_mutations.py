@@ -68,6 +68,7 @@ MUTATIONS = {
         "  if (before.lane != stream || before.number > now.number) range.others.add(before);\n",
         "  (void)before;\n",
     ),
+    "a strict address is closed in flight": Mutation(MOVES, "  order_.wait(fences_.of_chunk(chunk));\n"),
     "an address is unmapped in flight": Mutation(MAPPINGS, "    order_.wait(gone);\n"),
     "freed addresses lead elsewhere in flight": Mutation(
         FREED, "!as_it_is && mappings_.in_use(range)", "!as_it_is && false"
