@@ -30,10 +30,9 @@ def run() -> None:
             shapes: dict[str, Any] = json.loads(str(trace.meta["batch"]))
             samples = next(iter(shapes.values()))[0]
             found = largest_batches(trace, gpu, LIMITS, chunk_for("cuda", gpu.memory))
-            plain, *planned = (times * samples for times in found)
-            row: Row = {"device": gpu.title, "model": workload.title, "plain PyTorch": plain}
-            for limit, batch, times in zip(LIMITS, planned, found[1:], strict=True):
-                row[f"at {limit}"] = f"{batch} and more" if times >= LARGEST else batch
+            row: Row = {"device": gpu.title, "model": workload.title}
+            for way, times in zip(("plain PyTorch", *(f"at {limit}" for limit in LIMITS)), found, strict=True):
+                row[way] = f"{times * samples} and more" if times >= LARGEST else times * samples
             rows.append(row)
             print(row, flush=True)
     write("devices", rows, "Largest batches, modelled: none of these was measured on the device.")
