@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from .doors import address_of
-from .logs import log
 from .patches import replace
 
 __all__ = ["be_strict", "explain", "is_strict"]
@@ -32,12 +31,12 @@ def is_strict() -> bool:
     return os.environ.get("VTENSOR_STRICT") == "1"
 
 
+if is_strict():  # when vtensor is imported: CUDA reads it once, when it is first used
+    os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
+
+
 def be_strict(core: ModuleType) -> None:
-    """Have failures explained until the session ends. Before CUDA is first used, or it does not wait for kernels."""
-    if os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            log.warning("VTENSOR_STRICT: CUDA is in use already; CUDA_LAUNCH_BLOCKING=1 makes the failing line exact")
-        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+    """Have failures explained until the session ends."""
     shown = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -5,6 +5,9 @@ Programs, doors and streams on the real device, bit for bit against plain torch.
 
 from __future__ import annotations
 
+import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -227,3 +230,38 @@ def test_cupy_shares_the_budget() -> None:
             del array
         finally:
             cupy.cuda.set_allocator(None)
+
+
+PLANTED = """
+import cupy, torch, vtensor
+from vtensor import chunk_ops
+from vtensor.doors import address_of
+
+vtensor.enable("64MiB", device="cuda", chunk="2MiB", min_size=1, host="1GiB", policy="lru")
+
+def reads_past_the_dispatcher(given):
+    packed = cupy.empty(1024, cupy.uint8)
+    chunk_ops.gather([(address_of(given), 1024)], packed)
+    print("read", packed[:4].get().tobytes().hex(), flush=True)
+
+victim = torch.full((1 << 20,), 7.0, device="cuda").add_(0)
+others = [torch.full((1 << 20,), float(k), device="cuda").add_(0) for k in range(40)]
+assert vtensor.residency(victim).absent > 0
+reads_past_the_dispatcher(victim)
+"""
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_planted_kernel(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong without a word; in strict mode CUDA's own error, and what it was given named."""
+    pytest.importorskip("cupy")
+    monkeypatch.setenv("VTENSOR_STRICT", str(int(strict)))
+    done = subprocess.run([sys.executable, "-c", PLANTED], capture_output=True, text=True, timeout=240, check=False)
+    seven = struct.pack("<f", 7.0).hex()
+    if strict:
+        assert done.returncode != 0
+        assert "read" not in done.stdout
+        assert "given, float32 [1048576]" in done.stderr and "reads_past_the_dispatcher" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert seven not in done.stdout
