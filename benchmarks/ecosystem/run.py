@@ -19,7 +19,7 @@ from ..record import Row, write
 from .loops import LOOPS, STEPS
 
 _WARM = 12  # steps; a plan is there by then
-_TURNS = 4
+_TURNS = 2
 _SHARE = 0.4
 
 

@@ -111,11 +111,11 @@ def test_the_least_of_all_groups_counts(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(groups, "_OWN", tmp_path / "cgroup")
     monkeypatch.setattr(groups, "_MOUNTED", tmp_path)
     (tmp_path / "cgroup").write_text("0::/node/job\n")
-    write_group(tmp_path / "node", {"memory.max": 2 * GIB, "memory.current": GIB, "memory.stat": "inactive_file 9\n"})
+    write_group(tmp_path / "node", {"memory.max": 2 * GIB, "memory.current": GIB, "memory.stat": "anon 5\ninactive_file 9\nactive_file 4\n"})
     write_group(tmp_path / "node/job", {"memory.max": "max", "memory.current": GIB, "memory.stat": ""})
-    assert memory_groups() == [Group(2 * GIB, GIB + 9)]
+    assert memory_groups() == [Group(2 * GIB, GIB + 11)]
     assert physical_memory() == 2 * GIB
-    assert free_memory("cpu") <= GIB + 9
+    assert free_memory("cpu") <= GIB + 11
 
 
 def test_a_container_sees_its_own_group_as_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
