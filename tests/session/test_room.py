@@ -111,7 +111,8 @@ def test_the_least_of_all_groups_counts(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(groups, "_OWN", tmp_path / "cgroup")
     monkeypatch.setattr(groups, "_MOUNTED", tmp_path)
     (tmp_path / "cgroup").write_text("0::/node/job\n")
-    write_group(tmp_path / "node", {"memory.max": 2 * GIB, "memory.current": GIB, "memory.stat": "anon 5\ninactive_file 9\nactive_file 4\n"})
+    cached = "anon 5\ninactive_file 9\nactive_file 4\n"
+    write_group(tmp_path / "node", {"memory.max": 2 * GIB, "memory.current": GIB, "memory.stat": cached})
     write_group(tmp_path / "node/job", {"memory.max": "max", "memory.current": GIB, "memory.stat": ""})
     assert memory_groups() == [Group(2 * GIB, GIB + 11)]
     assert physical_memory() == 2 * GIB
