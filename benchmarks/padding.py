@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import lgm
+from lgm.lifetimes import cover, lifespans
 from vtensor.config import chunk_for
 
 from .record import Row, write
@@ -56,11 +57,7 @@ def run() -> None:
 
 def live_bytes(trace: lgm.Trace, each: Any) -> Any:
     """[n] Sum of `each`, [m] bytes, over the tensors alive at every operation."""
-    steps = np.zeros(trace.operations + 1, dtype=np.int64)
-    np.add.at(steps, np.maximum(trace.tensor_born, 0), each)
-    dies = trace.tensor_died >= 0
-    np.add.at(steps, trace.tensor_died[dies] + 1, -each[dies])
-    return np.cumsum(steps[:-1])
+    return cover(trace.operations, *lifespans(trace), each)
 
 
 def shares(trace: lgm.Trace, chunk: int) -> tuple[float, float]:

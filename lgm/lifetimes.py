@@ -17,7 +17,7 @@ import numpy as np
 
 from .model import Bools, Ints, Trace
 
-__all__ = ["Gaps", "Lifetimes", "analyze_lifetimes", "cover"]
+__all__ = ["Gaps", "Lifetimes", "analyze_lifetimes", "cover", "lifespans"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,13 @@ def cover(n: int, start: Ints, stop: Ints, amount: Ints) -> Ints:
     np.add.at(steps, np.zeros(int(wraps.sum()), dtype=np.int64), amount[wraps])
     np.add.at(steps, stop[wraps] - n, -amount[wraps])
     return np.cumsum(steps[:-1])
+
+
+def lifespans(trace: Trace) -> tuple[Ints, Ints]:
+    """[m] The first row in which each tensor is alive, and one past its last, on the line of two iterations."""
+    n = trace.operations
+    stop = np.where(trace.tensor_died >= 0, trace.tensor_died + 1, n)
+    return np.maximum(trace.tensor_born, 0), np.where(trace.wraps, stop + n, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +233,9 @@ def analyze_lifetimes(trace: Trace, *, tails: bool = True) -> Lifetimes:
         Whether a last chunk that is not full may be away alone; without it, where tensors move whole.
     """
     n = trace.operations
-    # The first and the last operation of each tensor, on the line of two iterations.
-    begin = np.maximum(trace.tensor_born, 0)
-    end = np.where(trace.tensor_died >= 0, trace.tensor_died, n - 1)
-    end = np.where(trace.wraps, end + n, end)
-    live = cover(n, begin, end + 1, trace.chunks)
+    begin, stop = lifespans(trace)
+    end = stop - 1
+    live = cover(n, begin, stop, trace.chunks)
     cut = _cut(trace, tails)
     events = _events(trace, cut, begin)
     after = _after_events(trace, cut, events, end)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .lifetimes import cover
+from .lifetimes import cover, lifespans
 from .model import Ints, Trace
 
 __all__ = ["ROLES", "Roles", "phases", "roles_of"]
@@ -33,9 +33,7 @@ class Roles:
     def bytes_over_time(self, trace: Trace) -> Ints:
         """[roles, n] Bytes in chunks alive at each row, by role."""
         n, size = trace.operations, trace.chunks * trace.chunk_bytes
-        born, died = trace.tensor_born, trace.tensor_died
-        begin, end = np.where(born < 0, 0, born), np.where(died < 0, n, died + 1)
-        end = np.where((born >= 0) & (died >= 0) & (died < born), end + n, end)  # it is freed in the next iteration
+        begin, end = lifespans(trace)
         return np.stack(
             [cover(n, begin[mine], end[mine], size[mine]) for mine in self.role == np.arange(len(ROLES))[:, None]]
         )
