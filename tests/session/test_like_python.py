@@ -69,7 +69,7 @@ SCRIPTS = {
     "async": "import asyncio\nasync def f(): await asyncio.sleep(0); return 4\nprint(asyncio.run(f()))",
 }
 ADDRESS = re.compile("0x[0-9a-f]+")
-QUICK = ("annotations", "arguments", "error in an error", "exit words", "at exit of an error", "excepthook", "stdin")
+QUICK = ("annotations", "error in an error", "exit words", "at exit of an error", "stdin")
 
 
 def ended(folder: Path, *how: str) -> subprocess.CompletedProcess[str]:

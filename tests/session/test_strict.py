@@ -48,12 +48,10 @@ def test_a_planted_kernel(strict: bool) -> None:
         assert float(done.stdout.split()[-1]) != 7.0  # what it is there for: wrong without a word
 
 
-@pytest.mark.parametrize("model", ["gpt2", "bert"])
-def test_training_is_right_all_the_same(late: bool, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_is_right_all_the_same(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VTENSOR_STRICT", "1")
-    program = lambda: training(MODELS[model], OPTIMIZERS["adamw"])  # noqa: E731
-    for stats in check_identity(program, (0.6, 0.4), overdraw=not late):
-        assert stats["evictions"] > 0 and stats["planned_iterations"] > 0
+    (stats,) = check_identity(lambda: training(MODELS["gpt2"], OPTIMIZERS["adamw"]), (0.4,), overdraw=not late)
+    assert stats["evictions"] > 0 and stats["planned_iterations"] > 0
 
 
 def kernel(given: torch.Tensor, words: str) -> None:
