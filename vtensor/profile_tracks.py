@@ -36,17 +36,14 @@ class Tracks:
 
     def __init__(self) -> None:
         self._marks: dict[str, int] = {}
-        self._spans: list[tuple[str, int, int, int]] = []
+        self.spans: list[tuple[str, int, int, int]] = []
+        """What was done, when by the core's clock it began and ended, and its bytes; once the block has ended."""
 
     def mark(self) -> None:
         """Make an event whose time is known by both clocks."""
         name = f"{_MARK}{len(self._marks)}"
         with torch.profiler.record_function(name):
             self._marks[name] = time.monotonic_ns()
-
-    def end(self, spans: list[tuple[str, int, int, int]]) -> None:
-        """Take the log."""
-        self._spans = spans
 
     def add_to(self, path: str | os.PathLike[str]) -> int:
         """Add the tracks to a file that ``profile.export_chrome_trace(path)`` wrote (``.json`` or ``.json.gz``).
@@ -62,9 +59,9 @@ class Tracks:
             If the file is no such trace, or of another time.
         """
         file = Path(path)
-        opener: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
+        open_file: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
         try:
-            with opener(file, "rt", encoding="utf-8") as source:
+            with open_file(file, "rt", encoding="utf-8") as source:
                 trace = json.load(source)
             events = trace["traceEvents"]
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -83,7 +80,7 @@ class Tracks:
         first = min(each["ts"] for each in shown)
         last = max(each["ts"] + each.get("dur", 0) for each in shown)
         added = []
-        for what, begun, ended, size in self._spans:
+        for what, begun, ended, size in self.spans:
             at = begun / 1e3 + offset
             if first <= at <= last:
                 name = f"{what}, {format_bytes(size)}" if size else what
@@ -94,8 +91,7 @@ class Tracks:
         names = {"ph": "M", "name": "process_labels", "pid": "vtensor", "tid": 0, "args": {"labels": "memory"}}
         trace["traceEvents"] = [*events, names, *added]
         half = file.with_name(file.name + ".half")
-        writer: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
-        with writer(half, "wt", encoding="utf-8") as target:
+        with open_file(half, "wt", encoding="utf-8") as target:
             json.dump(trace, target)
         half.replace(file)
         return len(added)
@@ -132,4 +128,4 @@ def tracks() -> Iterator[Tracks]:
     finally:
         unlisten()
         kept.mark()
-        kept.end(module.take_spans())
+        kept.spans = module.take_spans()

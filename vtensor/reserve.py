@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -71,12 +72,9 @@ class Reserve:
         )  # fmt: skip
         self._budget = lower
 
-    def _spare(self, shot: dict[str, int | dict[str, int]]) -> int:
+    def _spare(self, shot: dict[str, Any]) -> int:
         """Free bytes that are not promised to chunks, or taken by what waits for some in RAM."""
-        chunk = self._config.chunk
-        on_cuda, handles, slots = self._config.device == "cuda", shot["handles"], shot["slots_used"]
-        assert isinstance(handles, dict)
-        assert isinstance(slots, int)
-        taken = max(handles["chunks"] * chunk, lent_bytes() if on_cuda else 0)
-        waiting = 0 if on_cuda or self._config.spill_dir else slots * chunk
-        return free_memory(self._config.device) - max(self._budget - taken, 0) + waiting
+        config, chunk = self._config, self._config.chunk
+        taken = max(int(shot["handles"]["chunks"]) * chunk, lent_bytes())
+        waiting = 0 if config.device == "cuda" or config.spill_dir else int(shot["slots_used"]) * chunk
+        return free_memory(config.device) - max(self._budget - taken, 0) + waiting

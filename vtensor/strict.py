@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
@@ -51,11 +52,8 @@ def explain(core: ModuleType, error: BaseException, trace: TracebackType | None)
     """What was away where the error came from, for people; empty if it is no failed access of a device."""
     if not any(fault in str(error) for fault in _FAULTS):
         return ""
-    frames = []
-    while trace is not None:
-        frames.append((trace.tb_frame, trace.tb_lineno))
-        trace = trace.tb_next
-    found = {text: None for frame, line in reversed(frames) for text in _away(core, frame, line)}  # each once, in order
+    innermost_first = reversed(list(traceback.walk_tb(trace)))
+    found = {text: None for frame, line in innermost_first for text in _away(core, frame, line)}  # each once, in order
     lines = list(found) or ["  none that the lines above had: somebody kept an address"]
     return "\n".join([
         "vtensor (VTENSOR_STRICT=1): a kernel used memory whose data is away. Away was, the innermost first:",

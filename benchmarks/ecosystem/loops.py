@@ -136,19 +136,19 @@ def trl_lengths() -> nn.Module:
             per_device_train_batch_size=BATCH, max_length=LENGTH, bf16=False, gradient_checkpointing=False,
             eos_token="<|end|>", pad_token="<|pad|>",
         )  # fmt: skip
-        SFTTrainer(net, args=arguments, train_dataset=rows, processing_class=_words()).train()
+        SFTTrainer(net, args=arguments, train_dataset=rows, processing_class=words(SYMBOLS)).train()
     return net
 
 
-def _words() -> Any:
+def words(count: int) -> Any:
     """A tokenizer made here, as none can be downloaded; texts are tokens already."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
 
-    words = {"<|pad|>": 0, "<|end|>": 1, **{str(k): k for k in range(2, SYMBOLS)}}
+    known = {"<|pad|>": 0, "<|end|>": 1, **{str(k): k for k in range(2, count)}}
     return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="<|end|>")), eos_token="<|end|>", pad_token="<|pad|>"
+        tokenizer_object=Tokenizer(WordLevel(known, unk_token="<|end|>")), eos_token="<|end|>", pad_token="<|pad|>"
     )
 
 

@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
+from benchmarks.ecosystem.loops import words
 from vtensor import planning
 
 from ..identity import check_identity
@@ -112,14 +113,7 @@ def trl_pads() -> Any:
     """Each batch padded to its longest text: few of its lengths come twice."""
     import datasets
     import trl
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
 
-    words = {"<pad>": 0, "<end>": 1, **{str(k): k for k in range(2, 300)}}
-    words_only = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="<end>")), eos_token="<end>", pad_token="<pad>"
-    )
     torch.manual_seed(1)
     lengths = torch.randint(20, 31, (4 * STEPS,)).tolist()
     texts = datasets.Dataset.from_dict({"input_ids": [torch.randint(2, 300, (k,)).tolist() for k in lengths]})
@@ -128,9 +122,9 @@ def trl_pads() -> Any:
         arguments = trl.SFTConfig(
             output_dir=folder, report_to="none", disable_tqdm=True, use_cpu=True, max_steps=STEPS, save_strategy="no",
             per_device_train_batch_size=4, max_length=32, bf16=False, gradient_checkpointing=False,
-            eos_token="<end>", pad_token="<pad>",
+            eos_token="<|end|>", pad_token="<|pad|>",
         )  # fmt: skip
-        trl.SFTTrainer(model, args=arguments, train_dataset=texts, processing_class=words_only).train()
+        trl.SFTTrainer(model, args=arguments, train_dataset=texts, processing_class=words(300)).train()
     return model.state_dict()
 
 
