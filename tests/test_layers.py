@@ -65,7 +65,10 @@ LGM_HARMONY = [
     {"__init__"},
 ]
 HARMONY = [
-    {"layers", "packs", "microbatches", "forwards", "replicas"},
+    {"arguments", "layers", "packs", "microbatches", "forwards", "replicas", "wire", "host_memory"},
+    {"mail"},
+    {"whole", "neighbours"},
+    {"hosted"},
     {"weave", "updates", "again"},
     {"stops"},
     {"packing", "pipeline"},
@@ -73,9 +76,8 @@ HARMONY = [
     {"__init__"},
 ]
 PIPELINE = [
-    {"placement", "wire", "look"},
-    {"mail", "orders"},
-    {"promise", "whole"},
+    {"placement", "look", "orders"},
+    {"promise"},
     {"ledger"},
     {"calls", "worker"},
     {"pipeline"},

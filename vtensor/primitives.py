@@ -95,11 +95,11 @@ def salloc(nbytes: int | str) -> torch.Tensor:
         If the chunks cannot be had; nothing changed then.
     """
     module = core()
-    module.manage_all_sizes(True)
+    module.manage("all")
     try:
         return torch.empty(parse_bytes(nbytes, "nbytes"), dtype=torch.uint8, device=active_config().device)
     finally:
-        module.manage_all_sizes(False)
+        module.manage("large")
 
 
 def merge(tensor: torch.Tensor) -> torch.Tensor:

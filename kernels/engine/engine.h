@@ -6,7 +6,8 @@
 //   eviction     whose turn it is to leave                   pins        pins of single vTensors
 //   uses         what operations and faults need             arrivals    moves a plan asks for, and the pump
 //   mappings, slots, moves   what differs between kinds of device; kind.h chooses, once
-//   streams, remake, inspector   more of the front: streams of ordered devices, what leaves without a copy, looking at it all
+//   streams, remake, lending, inspector   more of the front: streams of ordered devices, what leaves without a copy, content that
+//                            lies in memory of others, looking at it all
 //
 // Covers: the lock, and what begins a call and ends it. Leaves: what a device is (driver.h), who is an operation's argument
 // (torch_observer.cpp), Python (module.cpp).
@@ -23,6 +24,7 @@
 #include "engine/arrivals.h"
 #include "engine/inspector.h"
 #include "engine/kind.h"
+#include "engine/lending.h"
 #include "engine/remake.h"
 #include "engine/uses.h"
 
@@ -105,6 +107,9 @@ class Engine {
   // --- what can be made again -----------------------------------------------------------------------------
   Remake& remake() noexcept { return remake_; }
 
+  // --- what lies in memory of others ------------------------------------------------------------------------
+  Lending& lending() noexcept { return lending_; }
+
   // --- looking at it --------------------------------------------------------------------------------------
   Inspector& inspect() noexcept { return inspector_; }
 
@@ -131,6 +136,7 @@ class Engine {
   Allocation allocation_;
   Uses uses_;
   Arrivals arrivals_;
+  Lending lending_;
   std::unique_ptr<Streams> streams_;
   Inspector inspector_;
 };

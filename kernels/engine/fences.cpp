@@ -1,5 +1,7 @@
 #include "engine/fences.h"
 
+#include "store/lent.h"
+
 namespace vt {
 
 namespace {
@@ -66,6 +68,7 @@ Fence Fences::touched_by(const Range& range) const {
 }
 
 void Fences::add_to_slot(const Range& range, const VTensor& part) {
+  if (Lent::holds(part.slot)) return;  // nobody writes there
   Fence& fence = at(slot_after_, part.slot);
   fence.add({Lane::out, part.gone});
   fence.add({Lane::in, range.ready.load()});

@@ -12,14 +12,14 @@ bool ImmediateSlots::end_borrowed(Range& range, std::uint32_t index) {
   return true;
 }
 
-// A slot that a fork has frozen must not be written: its bytes move to a fresh one.
+// A slot that a fork has frozen, or that is lent, must not be written: its bytes move to a fresh one.
 Status ImmediateSlots::prepare(Range& range, std::uint32_t index) {
   VTensor& part = range.parts[index];
   if (store_.writable(part.slot)) return kOk;
   SlotId fresh = kNone;
   Status status = acquire(&fresh);
   if (!status.ok()) return status;
-  status = write_copy(store_.place(part.slot), store_.place(fresh), ground_.chunk_bytes);
+  status = write_copy(store_.place(part.slot), store_.place(fresh), ground_.bytes_in(range, index));
   store_.release(status.ok() ? part.slot : fresh);
   if (status.ok()) part.slot = fresh;
   return status;

@@ -122,7 +122,7 @@ std::string Inspector::broken() const {
     }
   }
   if (whole && chunks != pool_.held()) return "chunks held by vTensors and by the pool differ";
-  if (whole && slots != slots_.store().held()) return "slots held by vTensors and by the store differ";
+  if (whole && slots != slots_.store().held() + slots_.store().lent()) return "slots held by vTensors and by the store differ";
   if (live != roster_.live()) return "the count of live ranges is wrong";
   if (tensor_bytes != ground_.counters.tensor_bytes.current) return "tensor_bytes is wrong";
   if (absent != ground_.counters.absent_bytes.current) return "absent_bytes is wrong";

@@ -5,17 +5,29 @@
 namespace vt {
 
 Status OrderedSlots::prepare(Range& range, std::uint32_t index) {
-  const VTensor& part = range.parts[index];
+  VTensor& part = range.parts[index];
   Fence left;
   left.add({Lane::out, part.gone});
   order_.wait(left);
   Status status = mappings_.unmap(range, index, index + 1);
   if (!status.ok() || in_place_.has(part.slot)) return status;
-  status = in_place_.take(part.slot);
+  const bool own = store_.writable(part.slot);  // else it is lent: it needs one that can be written
+  SlotId slot = part.slot;
+  if (!own) status = acquire(&slot);
   if (!status.ok()) return status;
-  status = write_copy(store_.place(part.slot), in_place_.place(part.slot), ground_.bytes_in(range, index));
-  if (!status.ok()) in_place_.give_back(part.slot, {});
-  return status;
+  status = in_place_.take(slot);
+  if (status.ok()) {
+    status = write_copy(store_.place(part.slot), in_place_.place(slot), ground_.bytes_in(range, index));
+    if (!status.ok()) in_place_.give_back(slot, {});
+  }
+  if (own) return status;
+  if (!status.ok()) {
+    give_back(slot);
+    return status;
+  }
+  release(range, part);
+  part.slot = slot;
+  return kOk;
 }
 
 Status OrderedSlots::prepare_new(Range& range, std::uint32_t index, SlotId slot) {

@@ -42,6 +42,9 @@ struct Seen {
   std::vector<Range*> births;     // allocated in it, and alive
 };
 
+// Which allocations of a thread are managed: large ones, all, or none.
+enum class Managing : std::uint8_t { large, all, none };
+
 struct Thread {
   Engine* engine = nullptr;       // the engine all of the below belong to
   std::vector<Frame> frames;      // operations under way, outermost first
@@ -52,7 +55,7 @@ struct Thread {
   std::vector<Use> kept;          // pinned for code that no operation tells of (managed.h)
   Engine* keeps = nullptr;        // the engine those belong to
   std::vector<Range*> newborns;   // allocated inside the outermost operation that is not transparent
-  bool all_sizes = false;         // manage small allocations too
+  Managing managing = Managing::large;
   Seen seen_call;                 // the operation under way that may be run again
   std::uint32_t remaking = 0;     // runs such operations again: what they do is no part of the program
   std::vector<Range*> changed;    // arguments of the newest whose known contents it may write

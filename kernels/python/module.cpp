@@ -130,7 +130,30 @@ void bind_product(py::module_& m) {
     Engine* engine = current_engine();
     return engine == nullptr || engine->inspect().fits();
   });
-  m.def("manage_all_sizes", [](bool all) { manage_all_sizes(all); });
+  m.def("manage", [](const std::string& what) {
+    manage(what == "all" ? Managing::all : what == "none" ? Managing::none : Managing::large);
+  });
+  // For harmony/hosted.py: memory of the host that its owner lends to tensors.
+  m.def(
+      "lend",
+      [](std::uintptr_t a, std::uintptr_t memory, Bytes bytes) {
+        Engine* engine = engine_of(pointer(a));
+        return engine != nullptr && engine->lending().lend(pointer(a), pointer(memory), bytes);
+      },
+      Unlocked());
+  m.def(
+      "lent",
+      [](std::uintptr_t a) {
+        Engine* engine = engine_of(pointer(a));
+        return engine != nullptr && engine->lending().lent(pointer(a));
+      },
+      Unlocked());
+  m.def(
+      "take_back",
+      [](std::uintptr_t memory, Bytes bytes) {
+        if (Engine* engine = current_engine()) engine->lending().take_back(pointer(memory), bytes);
+      },
+      Unlocked());
   // For doors.py: tensors that code in Python hands to kernels past torch's operations.
   m.def("ordered", [] { return current().streams() != nullptr; });
   m.def("keep", [](const std::vector<Address>& addresses) { keep(current(), addresses); }, Unlocked());

@@ -69,23 +69,6 @@ class FileStore final : public HostStore {
 
   std::size_t held() const noexcept override { return held_; }
 
-  void release(SlotId slot) override {
-    --held_;
-    if (slot >= inherited_ && own_ != nullptr) return own_->release(slot - inherited_);
-    if (own_ != nullptr) return;  // the parent's to reuse
-    state_[slot].taken = false;
-    if (state_[slot].forks == 0) give(slot);
-  }
-
-  HostPlace place(SlotId slot) const override {
-    if (slot >= inherited_ && own_ != nullptr) return own_->place(slot - inherited_);
-    return {nullptr, file_, static_cast<std::int64_t>(Bytes{slot} * slot_bytes())};
-  }
-
-  bool writable(SlotId slot) const noexcept override {
-    return own_ != nullptr ? slot >= inherited_ : state_[slot].forks == 0;
-  }
-
   bool shared_after_fork() const noexcept override { return true; }
   std::string name() const override { return "a file in " + directory_; }
 
@@ -122,6 +105,23 @@ class FileStore final : public HostStore {
     std::vector<SlotId> slots;
   };
 
+  void release_own(SlotId slot) override {
+    --held_;
+    if (slot >= inherited_ && own_ != nullptr) return own_->release(slot - inherited_);
+    if (own_ != nullptr) return;  // the parent's to reuse
+    state_[slot].taken = false;
+    if (state_[slot].forks == 0) give(slot);
+  }
+
+  HostPlace place_own(SlotId slot) const override {
+    if (slot >= inherited_ && own_ != nullptr) return own_->place(slot - inherited_);
+    return {nullptr, file_, static_cast<std::int64_t>(Bytes{slot} * slot_bytes())};
+  }
+
+  bool writable_own(SlotId slot) const noexcept override {
+    return own_ != nullptr ? slot >= inherited_ : state_[slot].forks == 0;
+  }
+
   void thaw() {
     std::erase_if(forks_, [&](const Fork& fork) {
       pollfd asked{fork.children_gone, POLLIN, 0};
@@ -147,7 +147,7 @@ class FileStore final : public HostStore {
 }  // namespace
 
 std::unique_ptr<HostStore> make_file_store(Bytes slot_bytes, Bytes capacity_bytes, const std::string& directory) {
-  const auto slots = std::min<std::size_t>(capacity_bytes / slot_bytes, kNone - 1);
+  const auto slots = std::min<std::size_t>(capacity_bytes / slot_bytes, Lent::kFirst);
   return std::make_unique<FileStore>(slot_bytes, slots, directory);
 }
 

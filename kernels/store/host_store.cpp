@@ -79,16 +79,15 @@ class RamStore final : public HostStore {
     return kOk;
   }
 
-  void release(SlotId slot) override { give(slot); }
   Bytes pinned() const noexcept override { return pinned_bytes_; }
-
-  HostPlace place(SlotId slot) const override {
-    return {reinterpret_cast<void*>(base_ + Bytes{slot} * slot_bytes()), -1, 0};
-  }
-
   std::string name() const override { return "RAM"; }
 
  private:
+  void release_own(SlotId slot) override { give(slot); }
+  HostPlace place_own(SlotId slot) const override {
+    return {reinterpret_cast<void*>(base_ + Bytes{slot} * slot_bytes()), -1, 0};
+  }
+
   // Whole slots, and once only: where pinning was refused the memory stays as it is.
   void pin_up_to(Bytes end) {
     while (tried_ < end) {
@@ -112,7 +111,7 @@ class RamStore final : public HostStore {
 };
 
 std::size_t slots_in(Bytes capacity_bytes, Bytes slot_bytes) {
-  return std::min<std::size_t>(capacity_bytes / slot_bytes, kNone - 1);
+  return std::min<std::size_t>(capacity_bytes / slot_bytes, Lent::kFirst);
 }
 
 }  // namespace

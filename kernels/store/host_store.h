@@ -1,4 +1,4 @@
-// Where absent vTensors wait: chunk-sized slots in RAM or in a file.
+// Where absent vTensors wait: chunk-sized slots in RAM or in a file, or in memory that somebody lends.
 //
 // Covers: how many slots there are, which are free, and where each lies.
 // Leaves: copying (driver.h) and the choice of what waits here (engine.h).
@@ -12,6 +12,7 @@
 
 #include "device/driver.h"
 #include "base/types.h"
+#include "store/lent.h"
 
 namespace vt {
 
@@ -21,15 +22,20 @@ class HostStore {
 
   // Takes a free slot. host_full when `capacity` slots are taken or the disk has no room; nothing changed then.
   virtual Status acquire(SlotId* slot) = 0;
-  virtual void release(SlotId slot) = 0;
-  virtual HostPlace place(SlotId slot) const = 0;
+  void release(SlotId slot) { Lent::holds(slot) ? lent_.give_back(slot) : release_own(slot); }
+  HostPlace place(SlotId slot) const {
+    return Lent::holds(slot) ? HostPlace{const_cast<void*>(lent_.memory(slot)), -1, 0} : place_own(slot);
+  }
+  // A slot that is never written, with what lies at `memory`. It counts nowhere but here.
+  SlotId lend(const void* memory) { return lent_.lend(memory); }
+  std::size_t lent() const noexcept { return lent_.count(); }
 
   // A child sees every slot as it was at the fork. RAM gives that by itself (copy on write). A file is shared, so
   // slots taken before a fork are frozen on both sides: readable, never written or reused while the child lives.
   virtual void before_fork() {}
   virtual void after_fork(bool /*in_child*/) {}
   // Whether the slot may be written in place. If not, write_copy() its bytes to a fresh one first.
-  virtual bool writable(SlotId /*slot*/) const noexcept { return true; }
+  bool writable(SlotId slot) const noexcept { return !Lent::holds(slot) && writable_own(slot); }
   // True if a slot that is mapped somewhere must be unmapped before a fork (its mapping would be shared).
   virtual bool shared_after_fork() const noexcept { return false; }
   virtual std::string name() const = 0;
@@ -45,6 +51,10 @@ class HostStore {
  protected:
   HostStore(Bytes slot_bytes, std::size_t capacity) : slot_bytes_(slot_bytes), capacity_(capacity) {}
 
+  virtual void release_own(SlotId slot) = 0;
+  virtual HostPlace place_own(SlotId slot) const = 0;
+  virtual bool writable_own(SlotId /*slot*/) const noexcept { return true; }
+
   // The bookkeeping both stores share: reuse the slot freed last (its pages are warm), else open the next one.
   SlotId next_slot() const noexcept { return free_.empty() ? opened_ : free_.back(); }
   bool full() const noexcept { return used_ >= capacity_; }
@@ -58,6 +68,7 @@ class HostStore {
   std::size_t used_ = 0;
   SlotId opened_ = 0;  // slots [0, opened_) have been handed out at least once
   std::vector<SlotId> free_;
+  Lent lent_;
 };
 
 // Copies `bytes` from one place to another, at once. failed with an errno if a file would not be read or written.

@@ -40,6 +40,7 @@ class Shim final : public c10::Allocator {
       }
     }
     c10::DataPtr small = g_base->allocate(bytes);
+    if (this_thread().managing == Managing::none) return small;
     void* address = small.get();
     if (address == nullptr || small.get_context() != address) return small;
     count_small(address);
@@ -53,7 +54,8 @@ class Shim final : public c10::Allocator {
  private:
   static bool wanted(Bytes bytes) {
     if (bytes == 0 || in_forked_child()) return false;
-    return bytes >= g_min_bytes.load(std::memory_order_relaxed) || this_thread().all_sizes;
+    const bool large = bytes >= g_min_bytes.load(std::memory_order_relaxed);
+    return large ? this_thread().managing != Managing::none : this_thread().managing == Managing::all;
   }
 
   static void* managed(Engine& engine, Bytes bytes) {
@@ -94,7 +96,7 @@ void detach_torch() {
   stop_recording();
 }
 
-void manage_all_sizes(bool all) noexcept { this_thread().all_sizes = all; }
+void manage(Managing what) noexcept { this_thread().managing = what; }
 
 Unmanaged unmanaged() {
   const std::int64_t now = g_small_now.load(), allocated = g_small_allocated.load();

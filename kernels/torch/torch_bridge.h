@@ -4,7 +4,7 @@
 // Leaves: what operations use (torch_observer.h), all policy.
 #pragma once
 
-#include "engine/engine.h"
+#include "iteration/thread_state.h"
 
 namespace vt {
 
@@ -13,8 +13,9 @@ void attach_torch(Bytes min_bytes, bool observe_always);
 // Torch is as it was. Tensors that live stay valid.
 void detach_torch();
 
-// While set, this thread's allocations are managed whatever their size (the salloc primitive).
-void manage_all_sizes(bool all) noexcept;
+// Which of this thread's allocations are managed from now on: all for the salloc primitive; none for what belongs in the host's memory
+// where that is the device's too.
+void manage(Managing what) noexcept;
 
 // Bytes of tensors below `min_bytes`, which torch's own allocator serves while we are attached.
 struct Unmanaged {

@@ -44,8 +44,8 @@ std::shared_ptr<std::byte[]> aligned(Bytes bytes, Bytes align) {
 // Managed however small it is, as what it stands for was.
 at::Tensor managed_empty(Bytes bytes, c10::Device device) {
   struct AllSizes {
-    bool before = std::exchange(this_thread().all_sizes, true);
-    ~AllSizes() { this_thread().all_sizes = before; }
+    Managing before = std::exchange(this_thread().managing, Managing::all);
+    ~AllSizes() { this_thread().managing = before; }
   } const all_sizes;
   return at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device));
 }

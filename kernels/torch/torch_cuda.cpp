@@ -198,7 +198,7 @@ class Allocator final : public cca::CUDAAllocator {
  private:
   // A graph that is captured keeps the addresses it saw for good: its memory is torch's.
   static bool wanted(Bytes bytes, DeviceIndex device) {
-    if (bytes == 0 || (bytes < g_min_bytes.load(std::memory_order_relaxed) && !this_thread().all_sizes)) return false;
+    if (bytes == 0 || (bytes < g_min_bytes.load(std::memory_order_relaxed) && this_thread().managing != Managing::all)) return false;
     if (g_pools.load(std::memory_order_relaxed) > 0) return false;
     if (device != g_ordinal.load(std::memory_order_relaxed) || current_engine() == nullptr || in_forked_child()) return false;
     return !capturing();

@@ -270,6 +270,123 @@ TEST(without_host_memory_in_place_an_operation_gets_more_than_the_budget) {
   r.close();
 }
 
+// --- memory of others -----------------------------------------------------------------------------------------
+
+TEST(a_lent_tensor_has_what_lies_there_and_leaves_without_a_copy) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(3, 'a');
+    r.send(range, 0);
+    r.send(range, 1);
+    r.fetch(range, 1);  // absent, clean, and never away
+    const std::vector<char> memory(range.bytes, 'b');
+    for (int round = 0; round < 2; ++round) {
+      CHECK(r.lend(range, memory));
+      r.finish();
+      CHECK(range.missing == 3 && range.clean == 0 && r.pool.held() == 0 && r.store->held() == 0 && r.store->lent() == 3);
+      for (std::uint32_t i = 0; i < 3; ++i) r.fetch(range, i);
+      CHECK(range.missing == 0 && range.clean == 3 && r.holds(range, 'b'));
+    }
+    const std::size_t copied = r.copies.done(Lane::out);
+    r.send(range, 2);
+    CHECK(r.copies.done(Lane::out) == copied);
+    r.fetch(range, 2);
+    CHECK(r.holds(range, 'b'));
+  });
+}
+
+TEST(what_is_written_is_not_lent_any_more) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(2, 'a');
+    const std::vector<char> memory(range.bytes, 'b');
+    CHECK(r.lend(range, memory));
+    for (std::uint32_t i = 0; i < 2; ++i) r.fetch(range, i);
+    r.slots.make_dirty(range, 0);
+    r.slots.make_dirty(range, 1);
+    CHECK(r.store->lent() == 0);
+    r.fill(range, 'c');
+    for (std::uint32_t i = 0; i < 2; ++i) r.send(range, i);
+    CHECK(r.store->held() == 2);
+    for (std::uint32_t i = 0; i < 2; ++i) r.fetch(range, i);
+    CHECK(r.holds(range, 'c') && memory == std::vector<char>(range.bytes, 'b'));
+  });
+}
+
+TEST(what_arrives_while_it_is_lent_is_not_what_was) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(2, 'a');
+    r.send(range, 0);
+    r.send(range, 1);
+    ChunkId chunk = kNone;
+    CHECK(r.supply.take_free(range, 1, &chunk).ok() && r.moves.arrive(range, 1, chunk).ok());
+    const std::vector<char> memory(range.bytes, 'b');
+    CHECK(r.lend(range, memory));
+    for (std::uint32_t i = 0; i < 2; ++i) r.fetch(range, i);
+    CHECK(r.holds(range, 'b'));
+  });
+}
+
+TEST(what_leaves_while_it_is_lent_is_not_what_was) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(1, 'a');
+    bool pinned = true;
+    CHECK(r.eviction.leave(range, 0, &pinned).ok() && !pinned);
+    const std::vector<char> memory(range.bytes, 'b');
+    CHECK(r.lend(range, memory));
+    r.finish();
+    CHECK(r.store->held() == 0);
+    r.fetch(range, 0);
+    CHECK(r.holds(range, 'b'));
+  });
+}
+
+TEST(lent_memory_is_not_used_in_place) {
+  for_each(kBorrowing, [](Rooms& r) {
+    Range& range = r.tensor(1, 'a');
+    const std::vector<char> memory(range.bytes, 'b');
+    CHECK(r.lend(range, memory) && r.slots.borrow(range, 0).ok());
+    CHECK(r.holds(range, 'b'));
+    r.fill(range, 'c');
+    CHECK(memory == std::vector<char>(range.bytes, 'b'));
+    CHECK(r.lend(range, memory) && range.parts[0].state == State::absent && r.store->held() == 0);
+    r.fetch(range, 0);
+    CHECK(r.holds(range, 'b'));
+  });
+}
+
+TEST(memory_that_is_taken_back_is_read_no_more) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(3, 'a');
+    Range& other = r.tensor(1, 'o');
+    std::vector<char> memory(range.bytes, 'b');
+    const std::vector<char> others(other.bytes, 'p');
+    CHECK(r.lend(range, memory) && r.lend(other, others));
+    r.fetch(range, 1);  // clean; and others absent
+    r.take_back(memory);
+    CHECK(r.store->lent() == 1);
+    std::fill(memory.begin(), memory.end(), 'x');
+    r.finish();
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      if (range.parts[i].state != State::resident) r.fetch(range, i);
+    }
+    r.finish();
+    CHECK(r.holds(range, 'b'));
+    r.take_back(others);
+  });
+}
+
+TEST(what_somebody_uses_cannot_be_lent_to) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(2, 'a');
+    const std::vector<char> memory(range.bytes, 'b');
+    CHECK(!r.lend(range, std::vector<char>(kPiece, 'b')));
+    range.pins = 1;
+    CHECK(!r.lend(range, memory));
+    range.pins = 0;
+    r.uses.give_away(r.lock, range);
+    CHECK(!r.lend(range, memory) && r.store->lent() == 0 && range.missing == 0 && r.holds(range, 'a'));
+  });
+}
+
 // --- mappings -------------------------------------------------------------------------------------------------
 
 TEST(memory_of_a_dead_tensor_can_be_had_again_as_it_is) {

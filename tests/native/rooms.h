@@ -9,6 +9,7 @@
 #include "engine/arrivals.h"
 #include "engine/inspector.h"
 #include "engine/kind.h"
+#include "engine/lending.h"
 #include "engine/remake.h"
 #include "engine/uses.h"
 #include "testing/driver_late.h"
@@ -51,6 +52,7 @@ struct Rooms {
         allocation(ground, ranges, roster, pool, chunks, mappings, slots, moves, freed, supply),
         uses(ground, ranges, pool, slots, moves, pins, remake, supply),
         arrivals(mutex, ground, copies, moves, eviction, supply, demand),
+        lending(mutex, closed, ground, ranges, *store, slots, moves, pins, remake, uses),
         inspector(mutex, closed, ground, ranges, roster, pool, chunks, slots, copies, remake, nullptr),
         lock(mutex) {
     if (OrderedDriver* ordered = driver->ordered()) CHECK(ordered->adopt(nullptr, &stream).ok());
@@ -99,6 +101,19 @@ struct Rooms {
     finish();
     CHECK(range.parts[index].state == State::resident);
   }
+  // Its content is what lies there from now on.
+  bool lend(Range& range, const std::vector<char>& memory) {
+    lock.unlock();
+    const bool done = lending.lend(reinterpret_cast<const void*>(range.base), memory.data(), memory.size());
+    lock.lock();
+    return done;
+  }
+  void take_back(const std::vector<char>& memory) {
+    lock.unlock();
+    lending.take_back(memory.data(), memory.size());
+    lock.lock();
+    check();
+  }
   // All that was asked of the device is done, and the books agree.
   void finish() {
     moves.settle(lock);
@@ -123,7 +138,7 @@ struct Rooms {
     slots.trim();
     pool.trim();
     const LiveHandles live = driver->live();
-    CHECK(live.chunks == 0 && live.mappings == 0 && live.host_mappings == 0 && live.places == 0 && store->held() == 0);
+    CHECK(live.chunks == 0 && live.mappings == 0 && live.host_mappings == 0 && live.places == 0 && store->held() + store->lent() == 0);
     CHECK(ranges.close().ok());
   }
 
@@ -150,6 +165,7 @@ struct Rooms {
   Allocation allocation;
   Uses uses;
   Arrivals arrivals;
+  Lending lending;
   Inspector inspector;
   Lock lock;
   Lane stream = Lane::none;

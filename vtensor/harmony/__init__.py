@@ -9,11 +9,14 @@ Train Massive DNN Models on Commodity Servers*, VLDB 2022, arXiv 2202.01306. Wha
 microbatch runs the user's own forward and backward in a thread of its own; one runs at a time, and they change places
 where a pack begins.
 
-Rooms: ``trainer`` (what users call), ``layers`` (which parts of a model take turns), ``packs`` (which of them
-together), ``weave`` (threads that take turns), ``stops`` (hooks at which they do), ``updates`` (each pack's when it is
-complete), ``packing`` (layers in their order, by the budget), ``replicas`` (averaging gradients of several processes),
-``pipeline`` (layers that live in other processes), ``microbatches`` (cutting a batch; generator states), ``again``
-(running a layer again in backward), ``forwards`` (other functions in the place of layers').
+Rooms: ``trainer`` (what users call), ``arguments`` (what it cannot be asked for), ``layers`` (which parts of a model
+take turns), ``packs`` (which of them together), ``weave`` (threads that take turns), ``stops`` (hooks at which they
+do), ``updates`` (each pack's when it is complete), ``packing`` (layers in their order, by the budget), ``replicas``
+(averaging gradients of several processes), ``pipeline`` (layers that live in other processes), ``wire`` and ``mail``
+(values and tensors between processes), ``whole`` (weights and states of all of them), ``hosted`` (updates in the host's
+memory), ``host_memory`` and ``neighbours`` (that memory, of one process or all of a machine), ``microbatches`` (cutting
+a batch; generator states), ``again`` (running a layer again in backward), ``forwards`` (other functions in the place of
+layers').
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """A batch in parts, and the random numbers of each.
 
-Covers: cutting nested batches along their first dimension; a generator state for each microbatch.
+Covers: cutting nested batches along their first dimension; what a loss must be, and their sum; a generator state for
+each microbatch.
 Leaves: which microbatch runs (``weave``).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -15,7 +16,7 @@ import torch
 
 from ..errors import ConfigError
 
-__all__ = ["Generators", "cut", "generator_state", "set_generator_state", "tensors_of"]
+__all__ = ["Generators", "cut", "generator_state", "scalar", "set_generator_state", "tensors_of", "total"]
 
 
 def cut(batch: Any, count: int) -> list[Any]:
@@ -132,3 +133,25 @@ class Generators:
     def finish(self) -> None:
         """All have ended."""
         self._set(self._states[0])
+
+
+def scalar(value: Any) -> torch.Tensor:
+    """What a loss returned.
+
+    Raises
+    ------
+    ConfigError
+        If nothing can go backward from it.
+    """
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value
+    what = f"one of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    raise ConfigError(f"loss= must return a scalar tensor, and returned {what}")
+
+
+def total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Their sum, in their order."""
+    result = losses[0].clone()
+    for value in losses[1:]:
+        result += value
+    return result

@@ -38,15 +38,22 @@ class Packing:
         How many packs; None for as few as the budget allows, or one for each layer where there is none.
     multiple
         Of what their number is to be a multiple, if it is not given.
+    states
+        Whether optimizer states count: where the optimizer is on the device.
     """
 
     def __init__(
-        self, layers: Sequence[nn.Module], optimizer: torch.optim.Optimizer, count: int | None, multiple: int
+        self,
+        layers: Sequence[nn.Module],
+        optimizer: torch.optim.Optimizer,
+        count: int | None,
+        multiple: int,
+        states: bool = True,
     ) -> None:
         self.layers = list(layers)
         self.ordered = False
         """Whether the layers are in the order in which they run."""
-        self._optimizer, self._count, self._multiple = optimizer, count, multiple
+        self._optimizer, self._count, self._multiple, self._states = optimizer, count, multiple, states
 
     def packs(self) -> list[list[nn.Module]]:
         """The layers of each pack."""
@@ -80,8 +87,8 @@ class Packing:
         """Weights, gradients and optimizer states of a layer."""
         total = 0
         for parameter in layer.parameters():
-            states = self._optimizer.state.get(parameter)
-            copies = _COPIES if parameter.requires_grad else 1
+            states = self._optimizer.state.get(parameter) if self._states else None
+            copies = (_COPIES if self._states else _COPIES - 2) if parameter.requires_grad else 1
             if states:
                 tensors = [s for s in states.values() if isinstance(s, torch.Tensor)]
                 total += sum(s.numel() * s.element_size() for s in tensors)

@@ -51,7 +51,9 @@ class Replicas:
     def _broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
             for tensor in tensors:
-                distributed.broadcast(tensor, self._first, group=self._group)
+                carried = tensor.clone()  # what a collective was given does not move any more
+                distributed.broadcast(carried, self._first, group=self._group)
+                tensor.copy_(carried)
 
     def complete_everywhere(self, parameters: Sequence[torch.Tensor], complete: set[torch.Tensor]) -> set[torch.Tensor]:
         """Of the parameters, which all processes have all gradients of. A collective: all must call it."""

@@ -17,8 +17,10 @@ from ..errors import ConfigError
 from ..logs import log
 from ..planning import as_one_iteration
 from .again import Again, Buffers
+from .arguments import check
+from .hosted import Hosted, Where, where_to_update
 from .layers import find_layers, layers_named
-from .microbatches import Generators, cut
+from .microbatches import Generators, cut, scalar, total
 from .packing import Packing
 from .pipeline import End, Look, Pipeline, Worker
 from .replicas import Replicas
@@ -81,6 +83,12 @@ class Harmony:
         :meth:`gather` brings all of them to all, to be saved or evaluated. Layers must be picklable in what they are
         given and return, tensors apart, and must not write into it. A gradient that several layers and processes add
         to, or with layers left out at random, may differ in the last bit.
+    optimizer_on
+        Where updates are computed. ``"host"``: weights and states lie in the host's memory and are updated by its
+        processor; the device only reads weights. With `data_parallel` the processes of one machine share one copy of
+        the weights, and each has the states of a part: :meth:`gather` brings them to all. A GPU's arithmetic gives
+        other last bits. ``"device"``: where the model is. ``"auto"``: on the host only where that changes no bit and no
+        state is elsewhere.
     split
         Cuts a batch into a list of microbatches; default: tensors along their first dimension.
 
@@ -105,31 +113,30 @@ class Harmony:
         scaler: Any = None,
         data_parallel: Any = False,
         pipeline: Any = False,
+        optimizer_on: Where = "auto",
         split: Callable[[Any], Sequence[Any]] | None = None,
     ) -> None:
-        if microbatches < 1:
-            raise ConfigError(f"microbatches={microbatches}: at least 1")
-        if packs is not None and packs < 1:
-            raise ConfigError(f"packs={packs}: at least 1")
+        check(
+            model,
+            microbatches=microbatches,
+            packs=packs,
+            recompute=recompute,
+            scaler=scaler,
+            data_parallel=data_parallel,
+            pipeline=pipeline,
+        )
         self.model, self.optimizer = model, optimizer
         self._loss, self._microbatches, self._recompute = loss, microbatches, recompute
         self._clip_norm, self._scaler, self._split = clip_norm, scaler, split
         self._update = when_to_update(update, optimizer, clip_norm, scaler, spread=bool(pipeline))
         found = find_layers(model) if layers is None else layers_named(model, layers)
-        if pipeline and data_parallel:
-            raise ConfigError("pipeline= and data_parallel= cannot be together: choose one")
-        if pipeline and scaler is not None:
-            raise ConfigError("pipeline= cannot be with scaler=: use torch.bfloat16, which needs none")
         self._pipeline = Pipeline(model, found, pipeline) if pipeline else None
-        self._packing = Packing(found, optimizer, packs, 1 if self._pipeline is None else self._pipeline.size)
-        self._names = {parameter: name for name, parameter in model.named_parameters()}
-        if recompute and hasattr(model, "_orig_mod"):
-            raise ConfigError(
-                "recompute=True cannot be with a compiled model: compile its layers, or pass recompute=False"
-            )
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            raise ConfigError("pass the module itself instead of DistributedDataParallel, and data_parallel=True")
         self._replicas = Replicas(model, data_parallel) if data_parallel else None
+        on_host = where_to_update(optimizer_on, model.parameters(), shared=bool(data_parallel)) == "host"
+        self._hosted = Hosted(optimizer, data_parallel) if on_host else None
+        processes = 1 if self._pipeline is None else self._pipeline.size
+        self._packing = Packing(found, optimizer, packs, processes, states=not on_host)
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
         self.seeds: list[int] = []
         """Microbatch k > 0 of the last step began as after ``torch.manual_seed(seeds[k - 1])``."""
         if not found:
@@ -172,7 +179,9 @@ class Harmony:
         return loss
 
     def gather(self) -> None:
-        """Bring all weights, buffers and optimizer states to all processes of a pipeline; all must call it."""
+        """Bring all weights, buffers and optimizer states to all processes, where each has a part; all must call it."""
+        if self._hosted is not None:
+            self._hosted.gather()
         if self._pipeline is not None:
             self._pipeline.gather(self.optimizer)
 
@@ -203,7 +212,7 @@ class Harmony:
         """What another process than the first does in a step of a pipeline."""
 
         def step(count: int, worker: Worker) -> End:
-            updates = Updates(self.optimizer, self._names, count, worker.current)
+            updates = Updates(self.optimizer, self._names, count, worker.current, hosted=self._hosted)
             again = Again(list(filter(pipeline.here, self._packing.layers)) if self._recompute else [])
             try:
                 end = worker.serve(updates.update_complete if self._update == "packs" else lambda: None)
@@ -221,7 +230,9 @@ class Harmony:
         generators = Generators(count)
         self.seeds = generators.seeds
         weave = Weave(native.load(), generators)
-        updates = Updates(self.optimizer, self._names, count, weave.current, self._replicas)
+        updates = Updates(
+            self.optimizer, self._names, count, weave.current, replicas=self._replicas, hosted=self._hosted
+        )
         packs = self.packs
         if self._replicas is not None:
             self._replicas.share_buffers()
@@ -233,9 +244,7 @@ class Harmony:
         calls = None if self._pipeline is None else self._pipeline.begin(count, packs, weave)
 
         def run(index: int) -> None:
-            value = self._loss(self.model, batches[index])
-            if not isinstance(value, torch.Tensor) or value.numel() != 1:
-                raise ConfigError(f"loss= must return a scalar tensor, and returned {_what(value)}")
+            value = scalar(self._loss(self.model, batches[index]))
             if calls is not None:
                 calls.take_state()
             value = value / count
@@ -260,7 +269,7 @@ class Harmony:
         generators.finish()
         if not self._packing.ordered:
             self._packing.order_by(order)
-        loss = _sum([losses[index] for index in range(count)])
+        loss = total([losses[index] for index in range(count)])
         if self._pipeline is not None:
             self._pipeline.end(loss)
         self._update_all(updates)
@@ -274,27 +283,16 @@ class Harmony:
             updates.update_rest()
             return
         updates.rest()
-        if self._scaler is not None and self._clip_norm is not None:
+        if self._scaler is not None:
             self._scaler.unscale_(self.optimizer)
         if self._clip_norm is not None:
             clip = nn.utils.clip_grad_norm_ if self._pipeline is None else self._pipeline.clip
             clip(self.model.parameters(), self._clip_norm)
+        with updates.where():
+            if self._scaler is not None:
+                self._scaler.step(self.optimizer)
+            else:
+                self.optimizer.step()
         if self._scaler is not None:
-            self._scaler.step(self.optimizer)
             self._scaler.update()
-        else:
-            self.optimizer.step()
         self.optimizer.zero_grad()
-
-
-def _sum(losses: list[torch.Tensor]) -> torch.Tensor:
-    total = losses[0].clone()
-    for value in losses[1:]:
-        total += value
-    return total
-
-
-def _what(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"one of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}"

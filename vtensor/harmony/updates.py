@@ -11,6 +11,7 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
@@ -18,6 +19,7 @@ import torch
 
 from ..errors import ConfigError, HarmonyError
 from ..logs import log
+from .hosted import Hosted
 from .replicas import Replicas
 
 __all__ = ["Update", "Updates", "when_to_update"]
@@ -26,7 +28,10 @@ Update = Literal["auto", "packs", "together"]
 
 
 class Updates:
-    """Updates of one step; `current` says which microbatch runs. With `replicas` all processes call the same."""
+    """Updates of one step; `current` says which microbatch runs. With `replicas` all processes call the same.
+
+    What is `hosted` is updated in the host's memory.
+    """
 
     def __init__(
         self,
@@ -34,9 +39,12 @@ class Updates:
         names: Mapping[Any, str],
         microbatches: int,
         current: Callable[[], int | None],
+        *,
         replicas: Replicas | None = None,
+        hosted: Hosted | None = None,
     ) -> None:
         self._optimizer, self._names, self._current, self._replicas = optimizer, names, current, replicas
+        self._hosted = hosted
         self._all = [p for group in optimizer.param_groups for p in group["params"]]
         self._parameters = [p for p in self._all if p.requires_grad]
         # Some optimizers count their steps in their groups: this is one step, however many calls it takes.
@@ -108,13 +116,18 @@ class Updates:
         try:
             if self._done:
                 self._reset_options()
-            self._optimizer.step()
+            with self.where():
+                self._optimizer.step()
         finally:
             for p, gradient in hidden:
                 p.grad = gradient
         self._done |= ready
         for p in ready:
             p.grad = None
+
+    def where(self) -> contextlib.AbstractContextManager[None]:
+        """Around a step of the optimizer: its tensors are where it is computed."""
+        return contextlib.nullcontext() if self._hosted is None else self._hosted.updating()
 
     def _reset_options(self) -> None:
         for group, options in zip(self._optimizer.param_groups, self._options, strict=True):

@@ -7,10 +7,10 @@ process to process directly; only an operation of the first process waits for it
 So nothing is cut: skips, tied weights, masks and whatever stands between layers is the program's own business, in the
 first process. The others run what they are told, in the order in which it was said.
 
-Rooms: ``look`` (what is to be known before), ``placement`` (which layer lives where), ``wire`` (values without their
-tensors, tensors as bytes), ``mail`` (carrying both), ``orders`` (what is said), ``promise`` (tensors that are
-elsewhere), ``ledger`` (which process has which), ``calls`` (the first process' side of a step), ``worker`` (the
-others'), ``whole`` (weights and states of all processes together), ``pipeline`` (the above, for a trainer).
+Rooms: ``look`` (what is to be known before), ``placement`` (which layer lives where), ``orders`` (what is said),
+``promise`` (tensors that are elsewhere), ``ledger`` (which process has which), ``calls`` (the first process' side of a
+step), ``worker`` (the others'), ``pipeline`` (the above, for a trainer). Values and tensors travel by ``..wire`` and
+``..mail``; ``..whole`` has weights and states of all processes together.
 """
 
 from __future__ import annotations

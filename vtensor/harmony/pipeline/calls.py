@@ -16,13 +16,13 @@ from torch.autograd.function import once_differentiable
 
 from ...errors import HarmonyError
 from ..forwards import Forwards
+from ..mail import Mail
 from ..microbatches import generator_state, set_generator_state, tensors_of
 from ..weave import Weave
+from ..wire import Layout, layout_of, pack, unpack
 from .ledger import Ledger
-from .mail import Mail
 from .orders import MOST_KNOWN, STATE, Back, Fetch, Key, Modes, Result, Run
 from .promise import Promise
-from .wire import Layout, layout_of, pack, unpack
 
 __all__ = ["Callee", "Calls", "Known"]
 

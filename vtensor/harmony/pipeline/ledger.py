@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from ...errors import HarmonyError
-from .mail import Mail, Parcel
+from ..mail import Mail, Parcel
+from ..wire import layout_of
 from .orders import Fetch, Forget, Key, Send
 from .promise import Promise
-from .wire import layout_of
 
 __all__ = ["Ledger"]
 

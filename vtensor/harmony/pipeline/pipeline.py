@@ -15,14 +15,14 @@ import torch
 from torch import nn
 
 from ...errors import HarmonyError
+from ..mail import Mail
 from ..microbatches import generator_state, set_generator_state
 from ..weave import Weave
+from ..whole import gather, share
 from .calls import Callee, Calls, Known
 from .look import Look
-from .mail import Mail
 from .orders import Began, End, Failed
 from .placement import place
-from .whole import gather, share
 from .worker import Worker
 
 __all__ = ["Pipeline"]

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from .mail import Parcel
+from ..mail import Parcel
+from ..wire import Layout
 from .orders import Key
-from .wire import Layout
 
 __all__ = ["Promise"]
 

@@ -18,7 +18,7 @@ import numpy
 import torch
 from torch import distributed
 
-from ...errors import ConfigError, HarmonyError
+from ..errors import ConfigError, HarmonyError
 from .wire import Layout, layout_of, received, write
 
 __all__ = ["Mail", "Parcel"]
@@ -46,7 +46,12 @@ class Parcel:
 
 
 class Mail:
-    """What the processes of a group send each other; to be made by all of them.
+    """What processes send each other; to be made by all of them.
+
+    Parameters
+    ----------
+    group
+        Of which processes: a process group, a list of ranks, or True for all.
 
     Raises
     ------
@@ -59,7 +64,9 @@ class Mail:
             raise ConfigError(
                 "pipeline= needs torch.distributed.init_process_group() first, in processes that torchrun started"
             )
-        ranks = distributed.get_process_group_ranks(distributed.group.WORLD if group is True else group)
+        ranks = group
+        if not isinstance(group, list):
+            ranks = distributed.get_process_group_ranks(distributed.group.WORLD if group is True else group)
         self._group = distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
         self.rank, self.size = distributed.get_rank(self._group), len(ranks)
         # What is under way lives until it has arrived, whoever still wants it, or gloo stops the whole connection.
@@ -137,6 +144,10 @@ class Mail:
         values = [value]
         distributed.broadcast_object_list(values, group=self._group, group_src=source)
         return values[0]
+
+    def barrier(self) -> None:
+        """Wait until all have called it."""
+        distributed.barrier(group=self._group)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum of all processes' tensors. A collective: all must call it."""

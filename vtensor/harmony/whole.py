@@ -16,7 +16,7 @@ from torch import nn
 from .mail import Mail
 from .wire import Layout, layout_of
 
-__all__ = ["gather", "share"]
+__all__ = ["gather", "share", "share_state"]
 
 
 def share(mail: Mail, model: nn.Module, source: Mapping[torch.Tensor, int] = MappingProxyType({})) -> None:
@@ -37,10 +37,11 @@ def gather(mail: Mail, model: nn.Module, optimizer: torch.optim.Optimizer, owner
     share(mail, model, source)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            _share_state(mail, optimizer, parameter, source.get(parameter, 0))
+            share_state(mail, optimizer, parameter, source.get(parameter, 0))
 
 
-def _share_state(mail: Mail, optimizer: torch.optim.Optimizer, parameter: torch.Tensor, owner: int) -> None:
+def share_state(mail: Mail, optimizer: torch.optim.Optimizer, parameter: torch.Tensor, owner: int) -> None:
+    """Everyone gets the optimizer state of one parameter from its owner. A collective: all must call it."""
     own = optimizer.state.get(parameter)
     about: Any = None
     if own is not None and mail.rank == owner:
