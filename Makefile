@@ -9,10 +9,10 @@ STAMP  := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/vtensor demo
 
-# The planner's tests compute with one thread each, so that several run at once; torch's take all cores themselves.
+# Tests compute with one thread each, so that several run at once; those that are about all cores, or about time, come alone.
 test: $(STAMP) lint sanitize
-	$(BIN)/python -m pytest tests/lgm -n auto --dist worksteal
-	$(BIN)/python -m pytest --ignore tests/lgm --durations 15
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not long and not alone" --durations 15
+	$(BIN)/python -m pytest -m "alone and not long"
 
 # The planner's own tests where there is nothing but NumPy.
 test-lgm:

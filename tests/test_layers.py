@@ -36,6 +36,7 @@ ENGINE = [  # the rooms of kernels/engine
     {"eviction", "inspector"},
     {"supply"},
     {"allocation", "uses", "arrivals"},
+    {"lending"},
     {"engine"},
 ]
 VTENSOR = [

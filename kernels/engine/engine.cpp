@@ -161,16 +161,13 @@ Residency Engine::merge(const void* address) {
   return inspector_.residency(address);
 }
 
-void Engine::export_address(const void* address) {
+void Engine::export_address(const void* address, bool fix) {
   if (drained_) return;
   Call call(mutex_, ground_);
-  if (Range* range = ranges_.find_live(address)) uses_.give_away(call.lock, *range);
-}
-
-void Engine::fix_address(const void* address) {
-  export_address(address);
-  Lock lock(mutex_);
-  if (Range* range = ranges_.find_live(address)) range->fixed = true;
+  Range* range = ranges_.find_live(address);
+  if (range == nullptr) return;
+  uses_.give_away(call.lock, *range);
+  range->fixed |= fix;
 }
 
 // The lock is held across the fork, so that the child finds every structure whole.

@@ -98,9 +98,8 @@ class Engine {
   // Makes a whole tensor resident now (the merge primitive); parts that do not fit the budget are borrowed.
   Residency merge(const void* address);
   // The address leaves our sight (numpy, DLPack, data_ptr): from now on never clean, and always mapped.
-  void export_address(const void* address);
-  // The same for who may use it at any moment: it never moves any more. Pre: pinned, and fetched.
-  void fix_address(const void* address);
+  // `fix`: and who has it may use it at any moment, so it never moves any more. Pre: pinned, and fetched, then.
+  void export_address(const void* address, bool fix = false);
   void before_fork();
   void after_fork(bool in_child);
 

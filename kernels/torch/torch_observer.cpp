@@ -170,7 +170,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   // A graph that is captured uses these addresses for good.
   if (traits.keeps_arguments || (streams != nullptr && stream == Ticket::Lane::none)) {
     for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
-      engine->fix_address(reinterpret_cast<const void*>(thread.uses[i].range->base));
+      engine->export_address(reinterpret_cast<const void*>(thread.uses[i].range->base), true);
     }
   }
   if (stream != Ticket::Lane::none) {

@@ -76,6 +76,7 @@ def training(
     return model.state_dict(), losses, optimizer.state_dict()["state"], [p.grad for p in model.parameters()]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_training(model: str, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ from vtensor import native
 
 from ..identity import PAGE, leaves, same
 
+pytestmark = pytest.mark.alone
+
 THREADS = 4
 
 

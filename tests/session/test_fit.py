@@ -9,6 +9,8 @@ import pytest
 
 from .test_cli import run
 
+pytestmark = pytest.mark.alone
+
 TRAIN = """
 import torch
 model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))

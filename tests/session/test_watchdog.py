@@ -16,6 +16,8 @@ from vtensor import native, watchdog
 
 from ..identity import PAGE
 
+pytestmark = pytest.mark.alone
+
 Dog = Callable[[float], watchdog.Watchdog]
 
 
