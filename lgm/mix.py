@@ -136,7 +136,7 @@ class _Search:
         drafts: dict[float, _Draft] = {}
         shares, width = [0.5, 0.75, 0.25, 1.0], 0.125
         most, least_width = max(self.tries * _PRICES, 1), 1 / max(len(self.prices), 8)
-        while shares and len(self.seconds) <= most and width > least_width and not self.is_enough():
+        while shares and len(self.seconds) <= most and width >= least_width and not self.is_enough():
             share = shares.pop(0)
             drafts[share] = self.draft(share)
             if not shares:

@@ -14,6 +14,7 @@ import numpy as np
 import lgm
 from lgm.mapping import away_at_turn
 from lgm.prefetch import Arrivals
+from lgm.seats import seats
 
 from .config import Config, format_bytes
 from .errors import ConfigError
@@ -29,6 +30,8 @@ _NO_MOVES = {
         for field in ("op", "tensor", "first", "last")
     },
     **{f"away_{field}": _NOTHING for field in ("tensor", "first", "last")},
+    "seat_first": _NOTHING,
+    "seat_chunk": _NOTHING,
     "at": _NOTHING,
     "sees": _NOTHING,
 }
@@ -71,6 +74,11 @@ def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
         "away_first": away[:, 1],
         "away_last": away[:, 2],
     }
+    if module.ordered():  # where leading an address to another chunk costs more than a kernel
+        first, chunk = seats(plan)
+        if (chunk >= 0).any():
+            moves |= {"seat_first": first, "seat_chunk": chunk}
+            keep[:] = 0  # addresses lead to their chunks without keeping those from others
     if again is not None:
         drops, makes = again.drop_tensor, again.make_tensor
         moves |= {

@@ -1,23 +1,41 @@
 #include "engine/allocation.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "engine/messages.h"
 
 namespace vt {
 
-Status Allocation::make(Lock& lock, Bytes bytes, const char* operation, Lane stream, Range** made) {
+namespace {
+// From now on; an empty wish: nowhere.
+void seat(Range& range, std::span<const ChunkId> chunks) {
+  for (std::uint32_t i = 0; i < range.chunks; ++i) range.parts[i].seat = chunks.empty() ? kNone : chunks[i];
+  range.seated = !chunks.empty();
+}
+
+bool is_home(const Range& range) {
+  return range.seated && std::all_of(&range.parts[0], &range.parts[0] + range.chunks, [](const VTensor& part) {
+           return part.seat == kNone || part.seat == part.chunk;
+         });
+}
+}  // namespace
+
+Status Allocation::make(Lock& lock, Bytes bytes, const char* operation, Lane stream, const Wish& wish, Range** made) {
   if (bytes > ranges_.window()) return {Code::failed, "more than all addresses", 0};
   const auto chunks = static_cast<std::uint32_t>(ground_.chunks_for(bytes));
   ++ground_.counters.allocations;
   supply_.begin();
-  Range* range = freed_.take(chunks);
+  const Wish wanted = wish.chunks.size() == chunks ? wish : Wish{};
+  Range* range = wanted.chunks.empty() ? freed_.take(chunks) : freed_.take_home(wanted);
   if (range != nullptr && range->life == Life::cached) {
     ++ground_.counters.reused;
+    if (range->seated) seat(*range, {});
   } else {
-    const Status status = build(lock, chunks, operation, stream, &range);
+    const Status status = build(lock, chunks, operation, stream, wanted, &range);
     if (!status.ok()) return status;
   }
+  range->in_seat = is_home(*range);
   mappings_.begin(*range, stream);
   const std::uint32_t missing = roster_.begin(*range, bytes);
   // Three quarters: early enough that the first eviction finds its operations observed and their uses dated.
@@ -33,13 +51,15 @@ Status Allocation::make(Lock& lock, Bytes bytes, const char* operation, Lane str
 }
 
 // Puts memory behind a former range, or behind a new one where there is none.
-Status Allocation::build(Lock& lock, std::uint32_t chunks, const char* operation, Lane stream, Range** built) {
-  Range* range = *built != nullptr ? *built : ranges_.make(chunks);
+Status Allocation::build(Lock& lock, std::uint32_t chunks, const char* operation, Lane stream, const Wish& wish, Range** built) {
+  Range* range = *built;
+  if (range == nullptr) range = ranges_.make(chunks);
   if (range == nullptr) {
     freed_.give_up_addresses();
     range = ranges_.make(chunks);
   }
   if (range == nullptr) return {Code::failed, "no addresses left", 0};
+  if (range->seated || !wish.chunks.empty()) seat(*range, wish.chunks);
   ranges_.show(*range);
   range->home = stream;
   const Status status = back(lock, *range, operation);

@@ -25,11 +25,12 @@ class Allocation {
         freed_(freed),
         supply_(supply) {}
 
-  // A live tensor of `bytes`, used on `stream` first. If there is no memory for it nothing changed. May let go of the lock.
-  Status make(Lock& lock, Bytes bytes, const char* operation, Lane stream, Range** made);
+  // A live tensor of `bytes`, used on `stream` first, where `wish` wants it as far as that is free. If there is no memory for it
+  // nothing changed. May let go of the lock.
+  Status make(Lock& lock, Bytes bytes, const char* operation, Lane stream, const Wish& wish, Range** made);
 
  private:
-  Status build(Lock& lock, std::uint32_t chunks, const char* operation, Lane stream, Range** built);
+  Status build(Lock& lock, std::uint32_t chunks, const char* operation, Lane stream, const Wish& wish, Range** built);
   Status back(Lock& lock, Range& range, const char* operation);
   Status find_chunk(Lock& lock, Range& range, std::uint32_t index, std::size_t want, const char* operation, ChunkId* chunk,
                     bool* full);

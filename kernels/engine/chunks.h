@@ -21,6 +21,7 @@ class Chunks {
   void assign(VTensor& part, ChunkId chunk) {
     part.chunk = chunk;
     part.took_from = left_by(chunk);
+    note_seat(part);
   }
   // Its data left the chunk, which is free. `leaving`: once its copy out has ended.
   void leave(Range& range, std::uint32_t index, bool leaving = false) {
@@ -37,6 +38,14 @@ class Chunks {
   }
   // The vTensor that left it last; 0 if a tensor died, or nobody had it.
   Address left_by(ChunkId chunk) const noexcept { return chunk < left_by_.size() ? left_by_[chunk] : 0; }
+
+  // It has another seat from now on. Pre: it has a chunk.
+  void note_seat(const VTensor& part) {
+    if (part.chunk >= seat_of_.size()) seat_of_.resize(part.chunk + 1, kNone);
+    seat_of_[part.chunk] = part.seat;
+  }
+  // The seat of the vTensor that has the chunk, or had it last.
+  ChunkId seat_of_holder(ChunkId chunk) const noexcept { return chunk < seat_of_.size() ? seat_of_[chunk] : kNone; }
 
   // Chunks that freed ranges keep are held, but not in use.
   void idle(std::size_t chunks) noexcept { idle_ += chunks; }
@@ -56,6 +65,7 @@ class Chunks {
   Ground& ground_;
   ChunkPool& pool_;
   std::vector<Address> left_by_;  // by chunk
+  std::vector<ChunkId> seat_of_;  // the same
   std::size_t idle_ = 0;
   std::size_t peak_used_ = 0;
 };

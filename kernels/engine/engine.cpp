@@ -24,17 +24,18 @@ Engine::Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store,
       arrivals_(mutex_, ground_, copies_, *kind_.moves, eviction_, supply_, demand_),
       lending_(mutex_, drained_, ground_, ranges_, *store_, *kind_.slots, *kind_.moves, pins_, remake_, uses_),
       streams_(kind_.fences ? std::make_unique<Streams>(mutex_, drained_, ground_, ranges_, *kind_.fences) : nullptr),
+      seats_(kind_.fences ? std::make_unique<Seats>(mutex_, drained_, ranges_, pool_, chunks_, freed_) : nullptr),
       inspector_(mutex_, drained_, ground_, ranges_, roster_, pool_, chunks_, *kind_.slots, copies_, remake_, streams_.get()) {
   kind_.slots->when_full([this] { freed_.sweep(); });  // what dead tensors have in place
 }
 
 // --- allocations ----------------------------------------------------------------------------------------------
 
-void* Engine::allocate(Bytes bytes, const char* operation, Lane stream, bool pinned) {
+void* Engine::allocate(Bytes bytes, const char* operation, Lane stream, bool pinned, const Wish& wish) {
   Call call(mutex_, ground_);
   if (ground_.detached) return nullptr;
   Range* range = nullptr;
-  const Status status = allocation_.make(call.lock, bytes, operation, stream, &range);
+  const Status status = allocation_.make(call.lock, bytes, operation, stream, wish, &range);
   if (!status.ok()) {
     const std::string words = inspector_.out_of_memory(status, bytes, operation);
     finish_if_drained(call.lock);

@@ -6,8 +6,8 @@
 //   eviction     whose turn it is to leave                   pins        pins of single vTensors
 //   uses         what operations and faults need             arrivals    moves a plan asks for, and the pump
 //   mappings, slots, moves   what differs between kinds of device; kind.h chooses, once
-//   streams, remake, lending, inspector   more of the front: streams of ordered devices, what leaves without a copy, content that
-//                            lies in memory of others, looking at it all
+//   streams, seats, remake, lending, inspector   more of the front: streams of ordered devices, which chunk a plan wants a vTensor
+//                            to have there, what leaves without a copy, content that lies in memory of others, looking at it all
 //
 // Covers: the lock, and what begins a call and ends it. Leaves: what a device is (driver.h), who is an operation's argument
 // (torch_observer.cpp), Python (module.cpp).
@@ -25,6 +25,7 @@
 #include "engine/inspector.h"
 #include "engine/kind.h"
 #include "engine/lending.h"
+#include "engine/seats.h"
 #include "engine/remake.h"
 #include "engine/uses.h"
 
@@ -40,8 +41,8 @@ class Engine {
   // --- allocations ----------------------------------------------------------------------------------------
   // Returns `bytes` (at least 1) of chunk-aligned memory, content unspecified, born split into vTensors; nullptr
   // once detached. Throws OutOfMemory; nothing changed then. `operation` names who asks, for the message; `stream` is where
-  // the memory is used first, on ordered devices; `pinned`: by the operation that runs now.
-  void* allocate(Bytes bytes, const char* operation = nullptr, Lane stream = Lane::none, bool pinned = false);
+  // the memory is used first, on ordered devices; `pinned`: by the operation that runs now; `wish`: see seats.h.
+  void* allocate(Bytes bytes, const char* operation = nullptr, Lane stream = Lane::none, bool pinned = false, const Wish& wish = {});
   // Pre: `address` came from allocate and is live. Never throws. keep: the addresses may stay mapped for another tensor.
   void free(void* address, bool keep = true) noexcept;
   // Grows or shrinks the budget; shrinking evicts what is too much. Throws OutOfMemory if that cannot be done
@@ -78,7 +79,6 @@ class Engine {
   void pin_and_fetch(std::span<const Use> uses, const char* operation = nullptr);
   void unpin(const Use& use) noexcept;
   // vTensors [first, last) that hold bytes [from, to) of a range.
-  Use whole(Range& range, bool write) const noexcept { return {&range, 0, range.chunks, write, true}; }
   Use part(Range& range, Bytes from, Bytes to, bool write) const noexcept;
   // What streams are asked for; nullptr on immediate devices, where none of it need be told.
   Streams* streams() noexcept { return streams_.get(); }
@@ -91,6 +91,9 @@ class Engine {
   // Whether the next call has something to do, also without new moves.
   bool moves_wait() const noexcept { return arrivals_.waits(); }
   void forget_arrivals() noexcept;
+
+  // Which chunks a plan wants vTensors to have; nullptr on immediate devices, where mapping costs next to nothing.
+  Seats* seats() noexcept { return seats_.get(); }
 
   // --- outside operations ---------------------------------------------------------------------------------
   // Somebody touched `address` and could not.
@@ -137,6 +140,7 @@ class Engine {
   Arrivals arrivals_;
   Lending lending_;
   std::unique_ptr<Streams> streams_;
+  std::unique_ptr<Seats> seats_;
   Inspector inspector_;
 };
 

@@ -21,7 +21,7 @@ void Freed::bury(Range& range, bool keep) {
   mappings_.end(range);
   for (std::uint32_t i = 0; i < range.chunks; ++i) release_part(range, i);
   roster_.end(range);
-  if (keep && range.resident == range.chunks) {
+  if (keep && wanted_formers_ == 0 && range.resident == range.chunks) {
     range.life = Life::cached;
     cached_.put(&range);
     chunks_.idle(range.chunks);
@@ -80,12 +80,29 @@ Range* Freed::take(std::uint32_t chunks) {
   return range;
 }
 
-// One as many of whose former chunks as possible are free: those need not be mapped again.
+Range* Freed::take_home(const Wish& wish) {
+  Range* range = wish.before;
+  const std::size_t count = wish.chunks.size();
+  if (range != nullptr && range->life == Life::former && range->chunks == count && !range->pinned() &&
+      pool_.held() + count <= pool_.capacity() &&
+      std::equal(wish.chunks.begin(), wish.chunks.end(), &range->parts[0], [this](ChunkId wanted, const VTensor& part) {
+        return part.mapped != kNone && wanted == part.mapped && pool_.may_take(part.mapped);
+      })) {
+    formers_.take(range);
+    return range;
+  }
+  sweep();  // a new one will be made
+  return nullptr;
+}
+
+// One as many of whose former chunks as possible are free: those need not be mapped again. Those of tensors with seats are kept for
+// the next of their kind.
 Range* Freed::take_former(std::uint32_t chunks) {
   std::vector<ChunkId> free;
   std::uint32_t most = 0;
   return formers_.take_best(chunks, [&](const Range& range) -> std::uint32_t {
     free.clear();
+    if (range.seated) return 0;
     for (const VTensor* part = &range.parts[0]; part < &range.parts[0] + range.chunks; ++part) {
       if (part->mapped != kNone && pool_.is_free(part->mapped)) free.push_back(part->mapped);
     }
@@ -113,10 +130,16 @@ void Freed::give_up_all() {
   }
 }
 
+void Freed::keep_formers(std::size_t chunks) {
+  wanted_formers_ = chunks;
+  while (give_up_oldest()) {
+  }
+}
+
 void Freed::keep_former(Range& range) {
   range.life = Life::former;
   formers_.put(&range);
-  while (formers_.chunks() > kFormers * pool_.capacity()) {
+  while (formers_.chunks() > std::max(kFormers * pool_.capacity(), wanted_formers_)) {
     Range* oldest = formers_.take_oldest();
     if (oldest == nullptr) return;
     wait_in_limbo(*oldest);

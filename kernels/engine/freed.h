@@ -40,6 +40,13 @@ class Freed {
   // A range of this size: cached (Life::cached), chunks and all, or else a former one, which needs chunks; nullptr if there is none.
   Range* take(std::uint32_t chunks);
 
+  // The addresses that lead to the chunks that are wanted, if those are free: nothing need be mapped then. nullptr if they are not, or
+  // if they are another's by now.
+  Range* take_home(const Wish& wish);
+  // From now on freed ranges are former ones, never cached: addresses that lead to so many chunks are kept, and the chunks are free for
+  // whoever wants just those.
+  void keep_formers(std::size_t chunks);
+
   // Empties the cached range that nobody asked for the longest. False if there is none that can be.
   bool give_up_oldest();
   // All of them, pinned or not.
@@ -69,6 +76,7 @@ class Freed {
   Moves& moves_;
   RangeCache cached_;
   RangeCache formers_;
+  std::size_t wanted_formers_ = 0;  // 0: as many as serve
   std::vector<Range*> limbo_;
 };
 

@@ -29,7 +29,8 @@ class Mappings {
   virtual void take_away(Range& range, std::uint32_t index) = 0;
   // A chunk that was taken and is not needed. It keeps whatever its next owner had to wait for.
   virtual void give_back(ChunkId chunk) = 0;
-  // The chunk its address still leads to, if that is free: nothing need be mapped then. `returns`: for the data that left it.
+  // The chunk a plan wants it to have, if that is free, or else the one its address still leads to: nothing need be mapped then.
+  // `returns`: for the data that left it.
   virtual bool take_former(const Range& range, std::uint32_t index, bool returns, ChunkId* chunk) = 0;
   // Which free chunk serves best. `returns`: for data that returns.
   virtual ChunkPool::Take best(bool returns) const = 0;

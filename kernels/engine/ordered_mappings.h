@@ -5,6 +5,9 @@
 // returns, or another tensor of that size is made, chunks that are free need not be mapped again. Only where another chunk comes is
 // the old one unmapped, after whatever used it there. What is side by side is mapped by one call.
 //
+// Where a plan says which chunk a vTensor is to have (its seat), it takes that one whenever it is free: once all sit
+// there, nothing is mapped any more.
+//
 // A chunk whose copy out goes on is the last to be taken: computing would wait for that copy though other chunks are free.
 //
 // Covers: mappings.h; leading addresses elsewhere. Requires: the lock.

@@ -115,6 +115,7 @@ void OrderedMoves::hand_over(Range& from, Range& to) {
     roster_.enter(to, i, Event::made);
   }
   fences_.made(from, to);
+  to.maker = &from;
 }
 
 void OrderedMoves::reap() {

@@ -87,6 +87,14 @@ void Binding::fill(const std::vector<Plan::Part>& parts, std::size_t begin, std:
   }
 }
 
+std::vector<Seating::Present> Binding::present() const {
+  std::vector<Seating::Present> found;
+  for (std::uint32_t t = 0; t < bound_.size(); ++t) {
+    if (bound_[t].range != nullptr) found.push_back({t, bound_[t].range, bound_[t].serial});
+  }
+  return found;
+}
+
 std::uint32_t Binding::born(Range& range, const Plan* plan) {
   const std::size_t k = births_.size();
   births_.push_back({&range, range.serial});

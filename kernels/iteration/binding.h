@@ -33,6 +33,8 @@ class Binding {
   // The same; it is none of them any more.
   std::uint32_t died(const Range& range) noexcept;
   void forget();
+  // Tensors of the plan that are there.
+  std::vector<Seating::Present> present() const;
 
   // What is there of parts [begin, end).
   void fill(const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end, std::vector<PlannedMove>& moves) const;

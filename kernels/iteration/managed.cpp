@@ -7,14 +7,36 @@
 
 namespace vt {
 
+namespace {
+// Where a plan wants what is allocated next.
+Wish wish_of(Thread& thread, Engine& engine, Bytes bytes, const Recording& recording) {
+  if (engine.seats() == nullptr) return {};
+  if (thread.remaking > 0) {
+    const std::size_t nth = thread.seen_call.births.size();  // if what is made now outlives the operation, as all before it did
+    const Range* whose = nth < thread.making.size() ? thread.making[nth] : nullptr;
+    return whose != nullptr && whose->bytes == bytes ? engine.seats()->again(*whose, &thread.wished) : Wish{};
+  }
+  if (!recording) return {};
+  Wish wish = recording->wish();
+  thread.wished.assign(wish.chunks.begin(), wish.chunks.end());  // plans may be forgotten as soon as the recording is let go of
+  wish.chunks = thread.wished;
+  return wish;
+}
+}  // namespace
+
 void* allocate_managed(Engine& engine, Bytes bytes, Ticket::Lane stream) {
   Thread& thread = this_thread();
   const bool newborn = thread.solid > 0 && thread.engine == &engine;
   void* address = nullptr;
-  if (const Recording recording{thread}) begin_row(recording, thread, engine, stream);
+  Wish wish;
+  {
+    const Recording recording{thread};
+    if (recording) begin_row(recording, thread, engine, stream);
+    wish = wish_of(thread, engine, bytes, recording);
+  }
   {
     const Stall stall(thread);
-    address = engine.allocate(bytes, operation_name(thread), stream, newborn);
+    address = engine.allocate(bytes, operation_name(thread), stream, newborn, wish);
   }
   if (address == nullptr) return nullptr;
   Range* range = engine.find(address);
@@ -51,7 +73,7 @@ void keep(Engine& engine, std::span<const Address> addresses) {
   for (const Address address : addresses) {
     Range* range = engine.find(reinterpret_cast<const void*>(address));
     if (range == nullptr) continue;
-    Use use = engine.whole(*range, false);
+    Use use = whole(*range, false);
     use.whole = false;
     thread.kept.push_back(use);
   }

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "iteration/seating.h"
 #include "iteration/recorder.h"
 
 namespace vt {
@@ -25,6 +26,7 @@ struct Plan {
   std::vector<std::uint32_t> births;          // tensors in order of allocation
   std::vector<Bytes> allocated;               // [births + 1] what all before take; the runner fills it in
   std::vector<std::uint8_t> keep;             // [tensors]
+  Seating seating;                        // on ordered devices
   std::vector<std::uint8_t> lasting;          // [tensors] alive when an iteration begins, and born in none
   std::vector<std::uint64_t> serial;          // [tensors] of lasting ones; 0: not known
   bool settled = true;                        // the serials will not change; false: the plan comes from a file

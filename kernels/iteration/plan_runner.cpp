@@ -100,7 +100,7 @@ Finding PlanRunner::boundary(Engine& engine) {
   farthest_ = 0;
   if (went_on) binding_.go_on();
   if (followed_ && !went_on) {
-    activate(*plans_.back());
+    activate(engine, *plans_.back());
     binding_.fill(active_->away, 0, active_->away.size(), out_now_);
     engine.move_by_plan(out_now_, {});  // as the plan expects to find it
   }
@@ -208,7 +208,7 @@ bool PlanRunner::change_plan(Engine& engine, std::uint32_t row) {
     return false;
   }
   if (best == active_) return true;
-  activate(*best);
+  activate(engine, *best);
   next_ = best->at.empty() ? row : best->at[row];
   return true;
 }
@@ -220,17 +220,26 @@ void PlanRunner::deviate(Engine& engine, std::uint32_t row) {
   followed_ = false;
   active_ = nullptr;
   engine.forget_arrivals();
+  if (engine.seats() != nullptr) engine.seats()->end();
 }
 
-void PlanRunner::activate(Plan& plan) {
+void PlanRunner::activate(Engine& engine, Plan& plan) {
   active_ = &plan;
   if (!plan.settled) plan.settled = binding_.recognize(plan) && counters_.iterations > 1;
   binding_.bind(plan);
+  if (engine.seats() != nullptr) plan.seating.begin(*engine.seats(), binding_.present());
+}
+
+Wish PlanRunner::wish() const {
+  const std::size_t nth = recorder_.births().size();
+  if (!followed_ || active_->seating.none() || nth >= active_->births.size()) return {};
+  return active_->seating.wish(active_->births[nth]);
 }
 
 void PlanRunner::born(Range& range) {
   recorder_.born(range);
   const std::uint32_t tensor = binding_.born(range, followed_ ? active_ : nullptr);
+  if (tensor != kNone) active_->seating.born(tensor, range);
   unlike_ = unlike_ || (tensor != kNone && active_->bytes[tensor] != range.bytes);
 }
 

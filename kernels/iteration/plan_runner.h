@@ -67,6 +67,8 @@ class PlanRunner {
   std::uint32_t rows() const noexcept { return recorder_.rows(); }
   void row_ends(std::uint32_t row) noexcept { recorder_.row_ends(row); }
   void use(Range& range, const Use& use) { recorder_.use(range, use); }
+  // Where a plan wants what is allocated next; it points into the plan.
+  Wish wish() const;
   void born(Range& range);
   // Whether the addresses should stay mapped.
   bool died(Range& range) noexcept;
@@ -84,7 +86,7 @@ class PlanRunner {
   };
 
   bool change_plan(Engine& engine, std::uint32_t row);
-  void activate(Plan& plan);
+  void activate(Engine& engine, Plan& plan);
   void deviate(Engine& engine, std::uint32_t row = kNone);
   // How far a plan is from what was allocated so far: 0 is as planned. What allocates less than planned makes some moves too many;
   // what allocates more lacks some, which is worse.

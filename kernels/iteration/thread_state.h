@@ -55,6 +55,8 @@ struct Thread {
   std::vector<Use> kept;          // pinned for code that no operation tells of (managed.h)
   Engine* keeps = nullptr;        // the engine those belong to
   std::vector<Range*> newborns;   // allocated inside the outermost operation that is not transparent
+  std::vector<ChunkId> wished;    // where a plan wants what is allocated now
+  std::span<Range* const> making; // for whom what an operation that is run again makes is, in order; nullptr: for nobody
   Managing managing = Managing::large;
   Seen seen_call;                 // the operation under way that may be run again
   std::uint32_t remaking = 0;     // runs such operations again: what they do is no part of the program

@@ -15,7 +15,8 @@ ChunkPool::ChunkPool(Driver& driver, std::size_t capacity) : driver_(driver), ca
 Status ChunkPool::acquire(ChunkId* chunk, Take which) {
   if (held_ >= capacity_) return {Code::out_of_budget, "chunk pool", 0};
   if (!free_.empty()) {
-    *chunk = pick(which == Take::newest ? free_.end() - 1 : free_.begin());
+    const auto edge = which == Take::newest ? free_.end() - 1 : free_.begin();
+    *chunk = pick(keeps_low_ ? std::max_element(free_.begin(), free_.end()) : edge);
   } else if (held_ + leaving_.size() >= capacity_ + overdrawn_) {
     return {Code::out_of_budget, "chunk pool", 0};
   } else {
@@ -45,6 +46,10 @@ bool ChunkPool::take(ChunkId chunk, bool wanted) {
   ++held_;
   changed();
   return true;
+}
+
+bool ChunkPool::may_take(ChunkId chunk) const noexcept {
+  return is_free(chunk) || std::find(leaving_.begin(), leaving_.end(), chunk) != leaving_.end();
 }
 
 Status ChunkPool::overdraw(ChunkId* chunk) {

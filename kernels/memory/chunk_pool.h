@@ -25,6 +25,8 @@ class ChunkPool {
 
   // Takes a free chunk that nothing leaves, unmapped; creates one if there is none and the budget allows. out_of_budget otherwise.
   Status acquire(ChunkId* chunk, Take which = Take::newest);
+  // A plan gives out chunks, the lowest the most (engine/seats.h): what asks for any takes the highest from now on.
+  void keep_low(bool low) noexcept { keeps_low_ = low; }
   // Takes the chunk whose content has been leaving the longest. False if there is none.
   bool acquire_leaving(ChunkId* chunk);
   // Takes this chunk if it is free; if its content is leaving only where that is `wanted`.
@@ -53,7 +55,10 @@ class ChunkPool {
   std::size_t leaving() const noexcept { return leaving_.size(); }
   // Whether it is free and nothing leaves it.
   bool is_free(ChunkId chunk) const noexcept { return chunk < is_free_.size() && is_free_[chunk]; }
+  // Whether it is free, if need be while its content leaves.
+  bool may_take(ChunkId chunk) const noexcept;
   const std::vector<ChunkId>& free_chunks() const noexcept { return free_; }
+  const std::vector<ChunkId>& leaving_chunks() const noexcept { return leaving_; }
   std::size_t overdrawn() const noexcept { return overdrawn_; }
   std::size_t peak_overdrawn() const noexcept { return peak_overdrawn_; }
   void reset_peak() noexcept {
@@ -78,6 +83,7 @@ class ChunkPool {
   std::size_t peak_overdrawn_ = 0;
   std::vector<ChunkId> free_, leaving_;  // the newest last
   std::vector<bool> is_free_;            // by chunk
+  bool keeps_low_ = false;
 };
 
 }  // namespace vt

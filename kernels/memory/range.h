@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "memory/residency.h"
@@ -68,6 +69,9 @@ struct Range {
   std::atomic<std::uint64_t> used{0};      // the newest use: lane and number of a ticket, packed; 0 for none
   Fence others;                            // uses by other streams before it
   std::vector<Ticket::Lane> recorded;      // streams that may use it until it is freed
+  bool seated = false;                     // its vTensors have seats (engine/seats.h)
+  bool in_seat = false;                    // when it was allocated each of them sat there
+  Range* maker = nullptr;                  // where it was made when it was made again last: those addresses led where these do
 
   bool pinned() const noexcept { return pins.load() != 0 || part_pins != 0; }
 };
@@ -79,6 +83,14 @@ struct Use {
   std::uint32_t last;
   bool write;
   bool whole;
+};
+
+inline Use whole(Range& range, bool write) noexcept { return {&range, 0, range.chunks, write, true}; }
+
+// Where a plan wants a new tensor to be: a wish (engine/seats.h).
+struct Wish {
+  std::span<const ChunkId> chunks;  // by vTensor; kNone: any. Empty: there is no wish
+  Range* before = nullptr;          // addresses that led there when such a tensor had them; nullptr: none are known
 };
 
 // vTensors [first, last) of a tensor that a plan moves; `serial` tells whether the range still is that tensor.

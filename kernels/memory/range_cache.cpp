@@ -32,6 +32,16 @@ Range* RangeCache::take(std::uint32_t chunks) {
   return range;
 }
 
+bool RangeCache::take(Range* range) {
+  Ranges& ranges = of_size(range->chunks);
+  const auto at = std::find(ranges.begin(), ranges.end(), range);
+  if (at == ranges.end()) return false;
+  ranges.erase(at);
+  chunks_ -= range->chunks;
+  --size_;
+  return true;
+}
+
 Range* RangeCache::take_best(std::uint32_t chunks, const std::function<std::uint32_t(const Range&)>& value) {
   Ranges& ranges = of_size(chunks);
   auto best = ranges.end();

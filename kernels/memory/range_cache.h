@@ -20,6 +20,8 @@ class RangeCache {
   Range* take(std::uint32_t chunks);  // nullptr if no range of this size is here
   // Of the newest ranges of a size the one of most value; nullptr if none has any.
   Range* take_best(std::uint32_t chunks, const std::function<std::uint32_t(const Range&)>& value);
+  // This range; false if it is not here.
+  bool take(Range* range);
   // The range freed first among those no operation counts as pinned; nullptr if there is none.
   Range* take_oldest();
   // Any range, pinned or not, to empty the cache for good.

@@ -38,7 +38,7 @@ struct TestEngine {
     engine->tick();
     Use use = engine->part(*range, from, to, write);
     if (from == 0 && to >= range->bytes && engine->try_pin(*range, write)) {
-      use = engine->whole(*range, write);
+      use = whole(*range, write);
     } else {
       engine->pin_and_fetch({&use, 1}, "test");
     }

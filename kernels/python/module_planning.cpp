@@ -99,6 +99,13 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
   plan->bytes = vector_of<Bytes>(given["tensor_bytes"].cast<Ints>());
   plan->births = vector_of<std::uint32_t>(given["births"].cast<Ints>());
   plan->keep = vector_of<std::uint8_t>(given["keep"].cast<Ints>());
+  if (const auto first = vector_of<std::uint32_t>(given["seat_first"].cast<Ints>()); !first.empty()) {
+    const auto number = vector_of<std::uint32_t>(given["seat_chunk"].cast<Ints>());
+    if (first.size() != plan->bytes.size() + 1 || first.back() != number.size() || !std::is_sorted(first.begin(), first.end())) {
+      throw InvalidUse("a plan's places do not fit its tensors");
+    }
+    plan->seating = Seating(first, number);
+  }
   plan->lasting = vector_of<std::uint8_t>(given["lasting"].cast<Ints>());
   plan->serial = vector_of<std::uint64_t>(given["serial"].cast<Ints>());
   plan->previous = vector_of<std::uint32_t>(given["previous"].cast<Ints>());

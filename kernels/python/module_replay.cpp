@@ -134,7 +134,7 @@ class Replay {
 
   Range* allocate(std::size_t tensor, bool pinned) {
     free(live_[tensor], true);  // born once more and freed nowhere: the old one is replaced
-    return live_[tensor] = engine_->find(engine_->allocate(bytes_[tensor], "replay", stream_, pinned));
+    return live_[tensor] = engine_->find(engine_->allocate(bytes_[tensor], "replay", stream_, pinned, runner_.wish()));
   }
 
   void free(Range*& range, bool keep) {
@@ -155,7 +155,7 @@ class Replay {
     for (const UseOf& use : row.uses) {
       Range* range = live_[use.tensor];
       if (range == nullptr || std::find(row.births.begin(), row.births.end(), use.tensor) != row.births.end()) continue;
-      Use wanted = engine_->whole(*range, use.write);
+      Use wanted = whole(*range, use.write);
       if (engine_->try_pin(*range, use.write)) {
         uses.push_back(wanted);
       } else {
@@ -175,7 +175,7 @@ class Replay {
     for (const std::size_t tensor : row.births) {
       Range* range = allocate(tensor, true);
       runner_.born(*range);
-      uses.push_back(engine_->whole(*range, true));
+      uses.push_back(whole(*range, true));
       engine_->streams()->ready_on(stream_, *range);
     }
     device_->compute(stream_, row.ns);
@@ -241,6 +241,7 @@ void bind_replay(py::module_& m) {
            py::arg("call_ns") = 0, py::arg("map_ns") = 0, py::arg("piece_ns") = 0)
       .def("iteration", &Replay::iteration)
       .def("boundary", &Replay::boundary)
+      .def("ordered", [](const Replay&) { return true; })
       .def("recorded_iteration", &Replay::recorded)
       .def("install_plan", &Replay::install)
       .def("snapshot", &Replay::snapshot)

@@ -13,13 +13,18 @@ void ModelRemaker::run(const Recipes::Run& run, const Take& take, bool) {
       uses.push_back({&source, 0, source.chunks, call.overwrites == i, false});
       engine_.pin_and_fetch({&uses.back(), 1}, "again");
     }
+    const std::vector<Range*> owners = making.owners(at, [&](std::size_t entry) {
+      const auto& later = static_cast<const ModelCall&>(*run.entries[entry].step->operation);
+      using Over = std::pair<std::size_t, std::size_t>;
+      return later.overwrites ? std::optional(Over{*later.overwrites, later.births.size()}) : std::nullopt;
+    });
     for (std::size_t i = 0; i < call.births.size(); ++i) {
-      Range& range = allocate(call.births[i]);
+      Range& range = allocate(call.births[i], i < owners.size() ? owners[i] : nullptr);
       if (!making.put(at, i, range)) spare.push_back(&range);
-      uses.push_back(engine_.whole(range, true));
+      uses.push_back(whole(range, true));
       range.pins.fetch_add(1);
     }
-    if (call.scratch > 0) spare.push_back(&allocate(call.scratch));
+    if (call.scratch > 0) spare.push_back(&allocate(call.scratch, nullptr));
     for (const Use& use : uses) engine_.streams()->ready_on(stream_, *use.range);
     device_.spend(launch_ns_);
     device_.compute(stream_, call.ns);
@@ -33,7 +38,11 @@ void ModelRemaker::run(const Recipes::Run& run, const Take& take, bool) {
   }
 }
 
-Range& ModelRemaker::allocate(Bytes bytes) { return *engine_.find(engine_.allocate(bytes, "again", stream_, true)); }
+Range& ModelRemaker::allocate(Bytes bytes, const Range* whose) {
+  std::vector<ChunkId> chunks;
+  const Wish wish = whose != nullptr ? engine_.seats()->again(*whose, &chunks) : Wish{};
+  return *engine_.find(engine_.allocate(bytes, "again", stream_, true, wish));
+}
 
 void ModelRemaker::release(Range& range) {
   range.pins.fetch_sub(1);

@@ -40,7 +40,7 @@ class ModelRemaker final : public Remaker {
   void run(const Recipes::Run& run, const Take& take, bool aside) override;
 
  private:
-  Range& allocate(Bytes bytes);
+  Range& allocate(Bytes bytes, const Range* whose);
   void release(Range& range);
 
   Engine& engine_;

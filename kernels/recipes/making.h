@@ -20,6 +20,14 @@ class Making {
     }
   }
 
+  // Whose the results of an entry are to be in the end, whoever overwrites them meanwhile; nullptr: nobody's. `overwrites(at)` says
+  // which source an entry overwrites and which result that is, if it does.
+  template <typename Overwrites>
+  std::vector<Range*> owners(std::size_t at, Overwrites overwrites) const {
+    std::vector<Range*> owners;
+    for (const auto& result : run_.entries[at].results) owners.push_back(result == nullptr ? nullptr : owner(*result, at, overwrites));
+    return owners;
+  }
   // Where the i-th source of an entry lies.
   Range& source(std::size_t at, std::size_t i) const {
     const Recipes::Run::Entry& entry = run_.entries[at];
@@ -60,6 +68,21 @@ class Making {
   }
 
  private:
+  template <typename Overwrites>
+  Range* owner(const Content& made, std::size_t at, Overwrites overwrites) const {
+    const Content* content = &made;
+    for (std::size_t later = at + 1; later < run_.entries.size(); ++later) {
+      const auto over = overwrites(later);  // source, result
+      if (!over || run_.entries[later].step->sources[over->first].get() != content) continue;
+      content = over->second < run_.entries[later].results.size() ? run_.entries[later].results[over->second].get() : nullptr;
+      if (content == nullptr) return nullptr;
+    }
+    for (std::size_t i = 0; i < run_.wanted.size(); ++i) {
+      if (run_.wanted[i].get() == content) return run_.whose[i];
+    }
+    return nullptr;
+  }
+
   const Recipes::Run& run_;
   std::unordered_map<const Content*, Range*> made_;
   std::unordered_map<const Content*, std::size_t> last_;  // the last entry that reads it

@@ -257,7 +257,7 @@ Recipes::Run Recipes::plan(std::span<Range* const> targets, const std::function<
       held ? static_cast<void>(++source->reading) : want(source);
     }
   }
-  for (const auto& content : run.wanted) want(content);
+  for (const auto& content : run.wanted) want(content), run.whose.push_back(content->holder);
   return run;
 }
 

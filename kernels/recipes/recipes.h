@@ -110,6 +110,7 @@ class Recipes {
     };
     std::vector<Entry> entries;
     std::vector<std::shared_ptr<Content>> wanted;  // by target
+    std::vector<Range*> whose;                     // the targets
   };
   // `also` is asked about other dropped tensors that would be made by the way: whether they are to be back, too.
   Run plan(std::span<Range* const> targets, const std::function<bool(Range&)>& also = {});

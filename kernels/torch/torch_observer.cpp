@@ -27,7 +27,7 @@ namespace {
 
 // The part of its storage a dense tensor can reach; the whole range where that is not known.
 Use extent(Engine& engine, Range& range, const c10::TensorImpl& tensor, const void* storage, bool write) {
-  Use all = engine.whole(range, write);
+  Use all = whole(range, write);
   all.whole = false;
   if (tensor.has_symbolic_sizes_strides() || tensor.is_nested()) return all;
   const std::int64_t elements = reach(tensor);
@@ -62,10 +62,10 @@ void visit(Thread& thread, const at::Tensor& tensor, bool write, bool changes) {
   if (range == nullptr) return;
   if (changes && range->known.load(std::memory_order_relaxed) && thread.remaking == 0) thread.changed.push_back(range);
   if (engine.try_pin(*range, write)) {
-    thread.uses.push_back(engine.whole(*range, write));
+    thread.uses.push_back(whole(*range, write));
     if (thread.records) {
       const bool one = range->chunks == 1;
-      thread.seen.push_back(one ? engine.whole(*range, write) : extent(engine, *range, *impl, storage, write));
+      thread.seen.push_back(one ? whole(*range, write) : extent(engine, *range, *impl, storage, write));
     }
   } else {
     thread.missing.push_back(extent(engine, *range, *impl, storage, write));

@@ -53,6 +53,7 @@ class Running {
     for (const auto& [range, owner] : owners_) engine_.unpin(use_of(*range));  // where a step failed
     owners_.clear();
     --thread_.remaking;
+    thread_.making = {};
     std::swap(thread_.seen_call, outer_);
   }
   Running(const Running&) = delete;
@@ -66,6 +67,12 @@ class Running {
   void one(std::size_t at) {
     const auto& call = static_cast<const TorchCall&>(*run_.entries[at].step->operation);
     thread_.seen_call.births.clear();
+    owners_of_results_ = making_.owners(at, [&](std::size_t entry) {
+      const auto& later = static_cast<const TorchCall&>(*run_.entries[entry].step->operation);
+      using Over = std::pair<std::size_t, std::size_t>;
+      return later.overwrites == kNone ? std::nullopt : std::optional(Over{later.overwrites, later.births.size()});
+    });
+    thread_.making = owners_of_results_;
     {
       std::vector<c10::Storage> memory;
       std::vector<c10::IValue> stack;
@@ -107,7 +114,7 @@ class Running {
   }
 
   Use use_of(Range& range) const {
-    Use use = engine_.whole(range, false);
+    Use use = whole(range, false);
     use.whole = false;
     return use;
   }
@@ -118,6 +125,7 @@ class Running {
   Thread& thread_;
   Seen outer_;
   Making making_;
+  std::vector<Range*> owners_of_results_;  // of the entry that runs
   std::unordered_map<Range*, at::Tensor> owners_;
 };
 

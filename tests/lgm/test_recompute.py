@@ -215,6 +215,17 @@ def test_the_example_made_again() -> None:
     assert again.chunk_bytes == MIB
 
 
+@pytest.mark.parametrize("budget", [2, 3])
+def test_where_little_can_be_made_again_there_is_a_plan_too(budget: int) -> None:
+    """Up to eight chunks in all: not one price was tried then, and the least of none was looked for."""
+    trace = with_calls(example(), 0, share=1.0)
+    device = lgm.Device(budget, 1e8, 1e8)
+    assert candidates(trace, analyze_lifetimes(trace))[1]
+    plan = lgm.analyze(trace, device, recompute="auto")
+    lgm.validate(plan)
+    assert plan.prediction.step_seconds <= lgm.analyze(trace, device).prediction.step_seconds
+
+
 @pytest.mark.parametrize("seed", range(0, 60, 2))
 def test_what_is_made_by_the_way_is_not_moved(seed: int) -> None:
     """It is no tensor of the program's: nobody could move it. (A plan that did crashed the core.)"""

@@ -289,6 +289,104 @@ TEST(an_operation_that_pins_first_keeps_its_range) {
   r.close();
 }
 
+// --- seats.h --------------------------------------------------------------------------------------------------
+
+struct Seated : Rooms {
+  explicit Seated(std::size_t budget) : Rooms(ordered_device, budget), seats(mutex, closed, ranges, pool, chunks, freed) {
+    lock.unlock();
+    seats.begin(64);
+    lock.lock();
+  }
+  Range& sit(const std::vector<ChunkId>& chunks, Range* before = nullptr) {
+    Range* range = nullptr;
+    CHECK(allocation.make(lock, chunks.size() * kPiece, "test", stream, {chunks, before}, &range).ok());
+    range->seen.store(true);
+    return *range;
+  }
+  std::vector<ChunkId> in(const Range& range) {
+    lock.unlock();
+    auto held = seats.held(range, range.serial);
+    lock.lock();
+    return held;
+  }
+  void want(Range& range, const std::vector<ChunkId>& chunks) {
+    lock.unlock();
+    seats.want(range, range.serial, chunks);
+    lock.lock();
+  }
+
+  Seats seats;
+};
+
+TEST(who_finds_its_seats_free_takes_them_and_the_next_time_nothing_is_mapped) {
+  Seated r(6);
+  for (int i = 0; i < 6; ++i) r.tensor(1);  // all chunks there are
+  for (Range* range : r.ranges.living()) r.freed.bury(*range, true);
+  r.finish();
+  Range* first = &r.sit({4, 1});
+  Range* second = &r.sit({0, 5, 2});
+  CHECK((r.in(*first) == std::vector<ChunkId>{4, 1}) && (r.in(*second) == std::vector<ChunkId>{0, 5, 2}));
+  for (int turn = 0; turn < 5; ++turn) {
+    CHECK(first->in_seat && second->in_seat);
+    r.freed.bury(*first, true);
+    r.freed.bury(*second, true);
+    const auto remaps = r.ground.counters.remaps;
+    second = &r.sit({0, 5, 2}, second);  // in another order, too
+    first = &r.sit({4, 1}, first);
+    CHECK(r.ground.counters.remaps == remaps);
+    r.check();
+  }
+  r.close();
+}
+
+TEST(who_finds_its_seat_taken_takes_that_of_who_sits_there) {
+  Seated r(6);
+  for (int i = 0; i < 6; ++i) r.tensor(1);
+  for (Range* range : r.ranges.living()) r.freed.bury(*range, true);
+  Range& stranger = r.sit({3});
+  r.want(stranger, {0});  // it should sit at 0, which is free
+  Range& late = r.sit({3});
+  CHECK((r.in(late) == std::vector<ChunkId>{0}) && !late.in_seat);  // and nobody else is disturbed
+  Range& other = r.sit({1});
+  CHECK(other.in_seat);
+  Range& any = r.sit({kNone, kNone});
+  CHECK((r.in(any) == std::vector<ChunkId>{5, 4}));  // the highest
+  r.close();
+}
+
+TEST(what_comes_back_goes_home) {
+  Seated r(4);
+  Range& range = r.tensor(2, 'a');
+  const std::vector<ChunkId> had = r.in(range);
+  for (int i = 0; i < 2; ++i) r.tensor(1);
+  for (Range* other : r.ranges.living()) {
+    if (other != &range) r.freed.bury(*other, true);
+  }
+  std::vector<ChunkId> others;
+  for (const ChunkId chunk : {0U, 1U, 2U, 3U}) {
+    if (std::find(had.begin(), had.end(), chunk) == had.end()) others.push_back(chunk);
+  }
+  r.want(range, others);
+  CHECK(r.in(range) == had);  // nothing moves for that
+  for (std::uint32_t i = 0; i < 2; ++i) r.send(range, i);
+  for (std::uint32_t i = 0; i < 2; ++i) r.fetch(range, i);
+  CHECK(r.in(range) == others && r.holds(range, 'a'));
+  r.close();
+}
+
+TEST(a_wish_of_another_size_or_for_chunks_that_are_not_there_is_no_wish) {
+  Seated r(4);
+  Range* range = nullptr;
+  const std::vector<ChunkId> one{0};
+  CHECK(r.allocation.make(r.lock, 2 * kPiece, "test", r.stream, {one, nullptr}, &range).ok() && !range->seated);
+  Range& far = r.sit({77, 2000000});
+  CHECK(far.resident == 2 && !far.in_seat);
+  r.lock.unlock();
+  CHECK((r.seats.chunks() == std::vector<ChunkId>{0, 1, 2, 3}));
+  r.lock.lock();
+  r.close();
+}
+
 // --- supply.h, allocation.h, freed.h --------------------------------------------------------------------------
 
 TEST(what_freed_tensors_keep_is_taken_before_anything_leaves) {
@@ -342,9 +440,9 @@ TEST(an_allocation_that_fails_changes_nothing) {
   Range& pinned = r.tensor(2, 'a');
   pinned.pins = 1;
   Range* none = nullptr;
-  CHECK(r.allocation.make(r.lock, 3 * kPiece, "test", Lane::none, &none).code == Code::nothing_leaves);
+  CHECK(r.allocation.make(r.lock, 3 * kPiece, "test", Lane::none, {}, &none).code == Code::nothing_leaves);
   CHECK(none == nullptr && r.pool.held() == 2 && r.roster.live() == 1);
-  CHECK(r.allocation.make(r.lock, r.ranges.window() + 1, "test", Lane::none, &none).code == Code::failed);
+  CHECK(r.allocation.make(r.lock, r.ranges.window() + 1, "test", Lane::none, {}, &none).code == Code::failed);
   r.check();
   pinned.pins = 0;
   r.close();

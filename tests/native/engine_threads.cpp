@@ -47,7 +47,7 @@ Use use(Engine& engine, const Tensor& tensor, Bytes from, Bytes to, bool write) 
   engine.tick();
   Range* range = engine.find(tensor.memory);
   CHECK(range != nullptr);
-  if (engine.try_pin(*range, write)) return engine.whole(*range, write);
+  if (engine.try_pin(*range, write)) return whole(*range, write);
   const Use part = engine.part(*range, from, to, write);
   engine.pin_and_fetch({&part, 1}, "test");
   return part;

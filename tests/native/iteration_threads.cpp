@@ -39,7 +39,7 @@ void operation(Engine& engine, const char* name, char* memory, Kernel kernel) {
   engine.tick();
   if (memory != nullptr) {
     Range* range = engine.find(memory);
-    Use use = engine.whole(*range, true);
+    Use use = whole(*range, true);
     if (const Recording recording{thread}) {
       begin_row(recording, thread, engine, Ticket::Lane::none);
       recording->use(*range, use);

@@ -82,8 +82,15 @@ class Program {
   LateWork& work() { return work_; }
 
   Tensor& allocate(std::size_t chunks, Lane stream) {
-    auto* data = static_cast<char*>(engine_->allocate(chunks * kChunk - draw(kChunk / 2), "test", stream));
+    // In some stretches a plan has seats for what is allocated: right or not, free or not.
+    if (draw(40) == 0) (sits_ = !sits_) ? engine_->seats()->begin(8 * budget_) : engine_->seats()->end();
+    const std::size_t kind = draw(12);
+    std::vector<ChunkId> wanted;
+    for (std::size_t i = 0; sits_ && kind > 1 && i < chunks; ++i) wanted.push_back(static_cast<ChunkId>((kind + i) % budget_));
+    Range*& before = before_[{kind, chunks}];
+    auto* data = static_cast<char*>(engine_->allocate(chunks * kChunk - draw(kChunk / 2), "test", stream, false, {wanted, before}));
     Range* range = engine_->find(data);
+    if (!wanted.empty()) before = range;
     tensors_.push_back({range, range->serial, data, 0, stream});
     return tensors_.back();
   }
@@ -101,7 +108,7 @@ class Program {
     std::vector<Use> uses, missing;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       Range& range = *tensors_[arguments[i]].range;
-      (engine_->try_pin(range, writes[i]) ? uses : missing).push_back(engine_->whole(range, writes[i]));
+      (engine_->try_pin(range, writes[i]) ? uses : missing).push_back(whole(range, writes[i]));
       if (!missing.empty() && missing.back().range == &range) missing.back().whole = false;
     }
     if (!missing.empty()) engine_->pin_and_fetch(missing, "test");
@@ -196,6 +203,8 @@ class Program {
   std::unique_ptr<Engine> engine_;
   std::vector<Lane> streams_;
   std::vector<Tensor> tensors_;
+  bool sits_ = false;
+  std::map<std::pair<std::size_t, std::size_t>, Range*> before_;  // by kind and chunks
   std::uint64_t values_ = 0;
   std::shared_ptr<std::size_t> wrong_ = std::make_shared<std::size_t>(0);
 };
@@ -311,7 +320,7 @@ TEST(a_tensor_may_be_born_in_the_hosts_memory_and_die_there) {
     program.run(program.any_stream(), {1}, {true});
     program.drop(1);  // in flight
     CHECK(program.engine().inspect().validate().empty());
-    program.engine().unpin(program.engine().whole(pinned, false));
+    program.engine().unpin(whole(pinned, false));
     for (int i = 0; i < 20; ++i) program.drop(program.fresh(2, stream));
     CHECK(program.engine().inspect().validate().empty());
     program.finish();
@@ -635,7 +644,7 @@ TEST(every_call_fails_once) {
       }
     }
     std::vector<Use> all;
-    for (void* address : held) all.push_back(engine.whole(*engine.find(address), true));
+    for (void* address : held) all.push_back(whole(*engine.find(address), true));
     for (Use& use : all) use.whole = false;
     engine.pin_and_fetch(all, "test");
     for (const Use& use : all) engine.streams()->ready_on(stream, *use.range);

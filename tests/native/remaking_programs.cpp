@@ -226,7 +226,7 @@ class Program {
       drop(tensor);
       CHECK(tensor.range->missing.load() == 0 || !alone_);  // what is pinned stays
       CHECK(holds(*tensor.range, tensor.value));
-      return engine_.unpin(engine_.whole(*tensor.range, false));
+      return engine_.unpin(whole(*tensor.range, false));
     }
     const Use use = use_of(*tensor.range);
     engine_.pin_and_fetch({&use, 1}, "look");

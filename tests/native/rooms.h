@@ -11,6 +11,7 @@
 #include "engine/kind.h"
 #include "engine/lending.h"
 #include "engine/remake.h"
+#include "engine/seats.h"
 #include "engine/uses.h"
 #include "testing/driver_late.h"
 
@@ -66,7 +67,7 @@ struct Rooms {
   // A live tensor of so many pieces, resident, with `value` in every byte; then a use of it, as the observer would tell.
   Range& tensor(std::uint32_t pieces, char value = 0) {
     Range* range = nullptr;
-    CHECK(allocation.make(lock, pieces * kPiece, "test", stream, &range).ok());
+    CHECK(allocation.make(lock, pieces * kPiece, "test", stream, {}, &range).ok());
     range->seen.store(true);
     finish();
     fill(*range, value);

@@ -1,0 +1,109 @@
+"""Seats: who is there at the same time sits on different chunks, and what is made again keeps its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lgm
+from lgm.gpus import GPUS, on_gpu
+from lgm.lifetimes import analyze_lifetimes, lifespans
+from lgm.schedule import moves_of_plan
+from lgm.seats import seats
+
+from .random_traces import CHUNK, build, lawless, training
+from .test_recompute import SLOW, with_calls
+
+TRACES = Path(__file__).resolve().parent.parent.parent / "traces"
+
+
+def held(plan: lgm.Plan) -> list[set[tuple[int, int]]]:
+    """By row: recorded vTensors that must have a chunk then: those alive, but for what left and is not back."""
+    trace, n = plan.trace, plan.trace.operations
+    of = list(range(trace.tensors)) if plan.remaking is None else plan.remaking.tensor.tolist()
+    life, moves = moves_of_plan(plan)
+    begin, stop = lifespans(trace)
+    rows: list[set[tuple[int, int]]] = [set() for _ in range(n)]
+    for t in range(trace.tensors):
+        for row in range(int(begin[t]), min(int(stop[t]), int(begin[t]) + n)):
+            rows[row % n] |= {(t, c) for c in range(int(trace.chunks[t]))}
+    for k, g in enumerate(moves.out_gap.tolist()):
+        t = int(plan.out_tensor[k])
+        for row in range(int(plan.out_op[k]), int(plan.out_op[k]) + (life.gaps.stop[g] - plan.out_op[k] - 1) % n + 1):
+            rows[row % n] -= {(t, c) for c in range(int(plan.out_first[k]), int(plan.out_last[k]))}
+    return [{(of[t], c) for t, c in there if of[t] >= 0} for there in rows]
+
+
+def check(plan: lgm.Plan) -> bool:
+    """Returns whether they have seats."""
+    first, chunk = seats(plan)
+    assert len(first) == plan.recorded.tensors + 1
+    assert (np.diff(first) == plan.recorded.chunks).all()
+    assert len(chunk) == first[-1]
+    assert ((chunk >= -1) & (chunk < plan.device.budget_chunks)).all()
+    for row, there in enumerate(held(plan)):
+        taken = [int(chunk[first[t] + c]) for t, c in there]
+        taken = [one for one in taken if one >= 0]
+        assert len(set(taken)) == len(taken), f"two sit on one chunk at row {row}"
+    return bool((chunk >= 0).any())
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_nobody_shares_a_seat(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lgm.seats._WITHOUT", 1.0)
+    seated = 0
+    for seed in range(14 * block, 14 * (block + 1)):
+        trace = with_calls(lawless(seed) if seed % 2 else training(3 + seed % 5, seed), seed)
+        life = analyze_lifetimes(trace)
+        budget = max(int(life.needed.max()), life.peak * (2 + seed % 3) // 5, 1)
+        seated += check(lgm.analyze(trace, lgm.Device(budget, SLOW, SLOW), recompute="auto"))
+    assert seated >= 10
+
+
+def on_h100(name: str, share: float, recompute: lgm.Recompute) -> lgm.Plan:
+    trace = on_gpu(lgm.load_trace(TRACES / f"{name}.npz"), GPUS["h100"], "fp32", 8, chunk_bytes=16 << 20)
+    budget = int(analyze_lifetimes(trace).peak * share)
+    return lgm.analyze(trace, lgm.Device(budget, GPUS["h100"].link, GPUS["h100"].link), recompute=recompute)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "gpt2"])
+def test_a_gpus_plan_has_seats_for_all(name: str) -> None:
+    plan = on_h100(name, 0.5, "auto")
+    first, chunk = seats(plan)
+    used = np.flatnonzero(chunk < 0)
+    assert len(used) <= 0.01 * len(chunk)
+    assert check(plan)
+    # What is made again sits where it sat: the two lives are one tensor to the core.
+    assert plan.remaking is not None
+    made = np.unique(plan.remaking.make_tensor)
+    assert all((chunk[first[t] : first[t + 1]] >= 0).any() for t in made.tolist())
+
+
+def test_where_too_many_find_none_nobody_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = on_h100("resnet50", 0.5, "never")  # what waits for copies all the time uses every chunk at every moment
+    _, chunk = seats(plan)
+    assert (chunk == -1).all()
+    monkeypatch.setattr("lgm.seats._WITHOUT", 1.0)
+    _, chunk = seats(plan)
+    assert 0 < (chunk < 0).sum() < 0.05 * len(chunk)
+    assert check(plan)
+
+
+def test_where_everything_fits_each_has_one() -> None:
+    trace = training(6, 1)
+    plan = lgm.analyze(trace, lgm.Device(analyze_lifetimes(trace).peak + 3, SLOW, SLOW))
+    assert check(plan)
+    assert (seats(plan)[1] >= 0).all()
+
+
+@pytest.mark.parametrize(("copy_out", "shared"), [(1.5e-3, True), (3.5e-3, False)])
+def test_a_seat_is_free_when_its_copy_out_has_ended_and_not_before(copy_out: float, shared: bool) -> None:
+    """`a` leaves at row 1; `b`, born at row 3, can sit where it sat if the copy has ended by then."""
+    uses = [(0, 0, 0, 1, 1), (3, 1, 0, 1, 1), (5, 2, 0, 1, 1), (7, 0, 0, 1, 0)]
+    trace = build(8, [(CHUNK, 0, 7), (CHUNK, 3, 5), (CHUNK, 5, 5)], uses)  # two at most, were `a` away
+    plan = lgm.analyze(trace, lgm.Device(2, CHUNK / copy_out, CHUNK / 1e-4), lgm.Switches(reservation="none"))
+    assert plan.out_tensor.tolist() == [0]
+    _, chunk = seats(plan)
+    assert (int(chunk[0]) == int(chunk[1])) == shared
