@@ -96,7 +96,7 @@ LGM = [
     {"calls", "planner"},
     {"recompute", "seats"},
     {"rewrite", "gpus"},
-    {"only", "chain"},
+    {"only", "chain", "mix_bound"},
     {"mix", "harmony"},
     {"report"},
     {"page", "snapshot", "sizes"},
