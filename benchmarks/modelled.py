@@ -15,6 +15,7 @@ from typing import get_args
 import lgm
 from lgm.gpus import GPUS, Numbers, on_gpu
 from lgm.lifetimes import analyze_lifetimes
+from lgm.mix_bound import least_seconds_of_any_mix
 from vtensor import native
 from vtensor.plans import install
 from vtensor.recorder import make_recording
@@ -122,11 +123,13 @@ def compare(name: str, trace: lgm.Trace, peak: int, speed: float, numbers: str) 
         lru = replay(trace, budget, speed, COSTS, plan=False)
         copied = replay(trace, budget, speed, COSTS, plan=True)
         mixed = replay(trace, budget, speed, COSTS, plan=True, recompute="auto")
+        bound = least_seconds_of_any_mix(trace, lgm.Device(budget, speed, speed))
         row = {
             "model": name, "numbers": numbers, "peak (GiB)": round(peak * trace.chunk_bytes / 2**30, 1),
             "step (ms)": round(plain * 1e3, 1), "budget": f"{share:.0%}", "lru / plain": round(lru.seconds / plain, 3),
             "copied / plain": round(copied.seconds / plain, 3), "both / plain": round(mixed.seconds / plain, 3),
             "predicted / plain": round(mixed.predicted / plain, 3),
+            "no plan beats / plain": round(bound / plain, 3), "mapped (chunks/step)": mixed.remaps,
             "made again (GiB/step)": round(mixed.made_again / 2**30, 1), "planned": mixed.planned,
         }  # fmt: skip
         print(row, flush=True)

@@ -13,6 +13,7 @@ from typing import Any
 import lgm
 from lgm.chain import best_checkpoints
 from lgm.lifetimes import analyze_lifetimes
+from lgm.mix_bound import least_seconds_of_any_mix
 from vtensor.demo.show import Worker, measure_peak
 from vtensor.demo.workloads import WORKLOADS
 
@@ -24,7 +25,11 @@ WARM, STEPS = 3, 9
 
 
 def edge(link: float, names: tuple[str, ...] = tuple(WORKLOADS)) -> None:
-    """R5: six models, three budgets; plans come from the recorded traces."""
+    """R5: six models, three budgets; plans come from the recorded traces.
+
+    What a plan foresees is a ratio to computing alone. Plain torch is slower than that: it gives memory back to the
+    system and takes it anew in each step. So measured and foreseen are compared where there is room for all ("room").
+    """
     rows: list[Row] = []
     for name in names:
         trace = lgm.load_trace(TRACES / f"{name}.npz")
@@ -33,7 +38,8 @@ def edge(link: float, names: tuple[str, ...] = tuple(WORKLOADS)) -> None:
             chunks = max(int(life.peak * share), int(life.needed.max()))
             device = lgm.Device(chunks, link, link, **lgm.model.HOST_COSTS)
             common = {"budget": chunks * trace.chunk_bytes, "link": f"{link / 1e6:.0f}MB/s"}
-            ways: dict[str, dict[str, Any] | None] = {"plain": None}
+            room = {"budget": 2 * life.peak * trace.chunk_bytes}
+            ways: dict[str, dict[str, Any] | None] = {"plain": None, "room": room}
             plans: dict[str, lgm.Plan] = {}
             with tempfile.TemporaryDirectory() as scratch:
                 for way, recompute in (("copied", "never"), ("both", "auto")):
@@ -43,13 +49,15 @@ def edge(link: float, names: tuple[str, ...] = tuple(WORKLOADS)) -> None:
                 sides = race(name, ways, STEPS)
             foreseen = {way: plan.prediction.step_seconds / trace.seconds for way, plan in plans.items()}
             measured = {way: ratio(sides, way, warm=WARM) for way in plans}
+            room_ratio = ratio(sides, "both", "room", warm=WARM)
             stats = sides["both"].final["stats"]
             rows.append({
                 "model": name, "budget": f"{share:.0%}",
                 "copied: foreseen": round(foreseen["copied"], 3), "both: foreseen": round(foreseen["both"], 3),
+                "no plan beats": round(least_seconds_of_any_mix(trace, device, windows=24) / trace.seconds, 3),
                 "copied / plain": round(measured["copied"], 3), "both / plain": round(measured["both"], 3),
                 "both / copied": round(ratio(sides, "both", "copied", warm=WARM), 3),
-                "measured / foreseen": round(measured["both"] / foreseen["both"], 3),
+                "both / room": round(room_ratio, 3), "measured / foreseen": round(room_ratio / foreseen["both"], 3),
                 "copied (MiB/step)": round(stats["moved_out_bytes"] / STEPS / MIB),
                 "made again (MiB/step)": round(stats["made_bytes"] / STEPS / MIB),
                 "planned": f"{stats['planned_iterations']} of {stats['iterations']}",

@@ -44,7 +44,7 @@ def least_seconds_of_any_mix(trace: Trace, device: Device, *, windows: int = _WI
     if life.peak <= device.budget_chunks:
         return trace.seconds
     problem = _Problem(trace, device, life, windows)
-    prices, logits = _Ascent((problem.rows,), problem.dearest / 20), _Ascent((windows, 3), 0.3)
+    prices, logits = _Ascent((problem.rows,), problem.usual / 10), _Ascent((windows, 3), 0.3)
     logits.at[:, 0] = 2.0  # computing first
     best = trace.seconds
     for step in range(1, steps + 1):
@@ -101,7 +101,7 @@ class _Problem:
         self.back = gaps.bytes / device.in_speed * gaps.returns
         self.out_tax, self.in_tax = (device.tax * gaps.bytes * (side > 0) for side in (self.out, self.back))
         self.making = _making_seconds(trace, life)
-        self.dearest = float(np.maximum(self.out + self.back, 1e-9).max())
+        self.usual = float(np.median(np.maximum(np.minimum(self.out + self.back, self.making), 1e-9)))
 
     def value(self, prices: Floats, weights: Floats) -> tuple[float, Floats, Floats]:
         """The bound, and its gradient by prices, [rows], and weights, [windows, 3]: computing, out, in."""
