@@ -23,7 +23,7 @@ from .simulate import run_plan
 
 __all__ = ["seats"]
 
-_WITHOUT = 0.01  # of the vTensors: each takes the seat of another, which has to look for another in its turn
+_WITHOUT = 0.005  # of the vTensors: each takes the seat of another, which has to look for another in its turn
 
 
 def seats(plan: Plan) -> tuple[Ints, Ints]:
