@@ -1,9 +1,9 @@
-"""Plans in a running program: when an iteration ends, when one is worth a plan, and the thread that makes it.
+"""Plans in a running program: when an iteration ends, when one is worth a plan, and the thread that waits for it.
 
-Covers: finding iterations by optimizer steps or by :func:`step`, analysing in the background (a plan, or what
+Covers: finding iterations by optimizer steps or by :func:`step`, what is analysed (for a plan, or for what
 ``policy="delta"`` brings in time), traces as files.
-Leaves: the analysis (:mod:`lgm`), of which device (``speeds``), plans as the core takes them and as files (``plans``),
-following a plan (``kernels/iteration/plan_runner.h``), turning vtensor on (``session``).
+Leaves: the analysis (``analysis``, :mod:`lgm`), of which device (``speeds``), plans for the core and from files
+(``plans``), following a plan (``kernels/iteration/plan_runner.h``), turning vtensor on (``session``).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import lgm
 from lgm.prefetch import prefetch
 
 from . import native
+from .analysis import Abandoned, abandon, analyze
 from .background import Background
 from .config import Config, format_bytes
 from .errors import NotEnabledError
@@ -87,6 +88,7 @@ class Planner:
         for key, hook in list(hooks.items()):
             if hook == self._after_step:
                 hooks.pop(key, None)
+        abandon()
         self.work.stop()
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -145,7 +147,7 @@ class Planner:
         assert self._make is not None
         try:
             self._make(make_recording(raw, self.config.chunk), raw, device)
-        except lgm.InfeasibleError as error:
+        except (lgm.InfeasibleError, Abandoned) as error:
             self.why_not = str(error)
             log.info("no plan: %s", error)
         except Exception:  # a plan is advice: whatever goes wrong here, training goes on without it
@@ -160,7 +162,7 @@ class Planner:
         log.info("prefetching: %d operations found something away", len(np.unique(arrivals.op)))
 
     def _plan(self, recording: Recording, _raw: dict[str, Any], device: lgm.Device) -> None:
-        plan = lgm.analyze(recording.trace, device, recompute=self.config.recompute)
+        plan = analyze(recording.trace, device, self.config.recompute)
         if device.budget_chunks != self.config.budget_chunks:
             return  # it changed meanwhile
         install(self.module, plan, recording)
@@ -217,8 +219,7 @@ def step() -> None:
     inference loops. Once called, optimizer steps are not taken for iterations any more. Does nothing if vtensor is not
     enabled, so that it can stay in a script.
     """
-    planner = _planner
-    if planner is not None:
+    if (planner := _planner) is not None:
         planner.step()
 
 
@@ -287,8 +288,7 @@ def why_left() -> str:
 
 def wait_for_plan() -> None:
     """Wait until the analysis under way, if any, is done; its plan is followed from the next boundary on."""
-    planner = _planner
-    if planner is not None:
+    if (planner := _planner) is not None:
         planner.work.wait()
 
 

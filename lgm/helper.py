@@ -1,0 +1,96 @@
+"""Analyses in a process of their own, asked for over its standard input and answered over its standard output.
+
+For programs that train meanwhile: a thread would take Python's lock from them, and a core from threads that wait for
+each other. The process gives way to others, and ends when nobody asks for a while, or who asks is gone.
+
+Covers: the process, and what goes through the pipes: pickles, each after its length.
+Leaves: starting it and what happens where it cannot be started (``vtensor/analysis.py``).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import struct
+from typing import IO, Any, BinaryIO, Protocol
+
+from .errors import InfeasibleError
+from .mix import analyze
+from .model import Plan
+
+__all__ = ["Answer", "main", "receive", "send"]
+
+# A plan, or what InfeasibleError is made of, or what else went wrong, in words.
+Answer = Plan | tuple[str, int, int, str] | str
+
+_NICE = 5
+_PATIENCE = 30.0  # seconds without a question
+
+
+class Readable(Protocol):
+    """What gives the bytes that are asked for, fewer at its end."""
+
+    def read(self, count: int, /) -> bytes: ...
+
+
+def send(pipe: BinaryIO | IO[bytes], message: Any) -> None:
+    """Write a message."""
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    pipe.write(struct.pack("<Q", len(data)))
+    pipe.write(data)
+    pipe.flush()
+
+
+def receive(pipe: Readable) -> Any:
+    """Read one. Raises EOFError if the other side is gone."""
+    head = pipe.read(8)
+    if len(head) < 8:
+        raise EOFError("the other side is gone")
+    (length,) = struct.unpack("<Q", head)
+    data = pipe.read(length)
+    if len(data) < length:
+        raise EOFError("the other side is gone")
+    return pickle.loads(data)
+
+
+def _answer(question: Any) -> Answer:
+    trace, device, recompute = question
+    try:
+        return analyze(trace, device, recompute=recompute)
+    except InfeasibleError as error:
+        return error.operation, error.needed, error.budget, str(error)
+    except Exception as error:  # whoever asks goes on without a plan
+        return f"{type(error).__name__}: {error}"
+
+
+def main(*, aside: bool) -> None:
+    """Answer until nobody asks any more; `aside`: only with what time others leave."""
+    if aside and hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.nice(_NICE)
+    # What is printed by accident must not go between the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    questions = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
+    try:
+        while select.select([questions], [], [], _PATIENCE)[0]:
+            send(answers, _answer(receive(_Whole(questions))))
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        pass
+    os._exit(0)  # the pipe's other end may be gone: nothing is flushed
+
+
+class _Whole:
+    """Reads as many bytes as are asked for, and no byte more, so that ``select`` sees what is left."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def read(self, count: int) -> bytes:
+        parts = []
+        while count > 0 and (part := self._raw.read(min(count, 1 << 20))):
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)

@@ -1,0 +1,165 @@
+"""Plans made in a process beside the program: the same ones, and it goes on whatever becomes of that process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lgm
+import vtensor
+from lgm.lifetimes import analyze_lifetimes
+from vtensor import analysis, planning
+
+TRACE = Path(__file__).resolve().parent.parent.parent / "traces" / "unet.npz"
+
+
+def question(share: float = 0.5) -> tuple[lgm.Trace, lgm.Device]:
+    trace = lgm.load_trace(TRACE)
+    life = analyze_lifetimes(trace)
+    return trace, lgm.Device(max(int(life.peak * share), 1), 2e9, 2e9)
+
+
+@pytest.fixture(autouse=True)
+def helper() -> Iterator[Any]:
+    before, analysis._helper = analysis._helper, analysis._Helper()
+    yield analysis._helper
+    analysis._helper.end()
+    analysis._helper = before
+
+
+def pid(helper: Any) -> int:
+    assert helper._process is not None
+    return int(helper._process.pid)
+
+
+def test_a_plan_is_the_one_that_would_be_made_here(helper: Any) -> None:
+    trace, device = question()
+    plan = analysis.analyze(trace, device, "never")
+    lgm.validate(plan)
+    first = pid(helper)
+    here = lgm.analyze(trace, device)
+    assert plan.out_chunks > 0
+    assert plan.prediction.step_seconds == pytest.approx(here.prediction.step_seconds, rel=0.05)
+    again = analysis.analyze(trace, device, "auto")
+    lgm.validate(again)
+    assert pid(helper) == first  # one process for all
+
+
+def test_what_cannot_be_planned_is_said_as_here() -> None:
+    trace, device = question(0.01)
+    with pytest.raises(lgm.InfeasibleError, match="The smallest budget that works is") as found:
+        analysis.analyze(trace, device, "auto")
+    assert found.value.needed > found.value.budget
+    with pytest.raises(RuntimeError, match="recompute='nonsense' is unknown"):
+        analysis.analyze(trace, device, "nonsense")  # type: ignore[arg-type]
+
+
+def test_one_that_was_killed_is_begun_again(helper: Any) -> None:
+    trace, device = question()
+    analysis.analyze(trace, device, "never")
+    first = pid(helper)
+    os.kill(first, signal.SIGKILL)
+    lgm.validate(analysis.analyze(trace, device, "never"))
+    assert pid(helper) != first
+
+
+def test_without_a_process_the_thread_does_it(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    trace, device = question()
+    lgm.validate(analysis.analyze(trace, device, "never"))
+    assert helper._process is None
+    assert not helper._works
+    monkeypatch.setenv("VTENSOR_ANALYSIS", "here")
+    assert not analysis._Helper()._works
+
+
+def test_nobody_waits_for_a_plan_that_nobody_wants(helper: Any) -> None:
+    trace, device = question()
+    helper._aside = False
+    analysis.analyze(trace, device, "never")
+    os.kill(pid(helper), signal.SIGSTOP)  # it would never answer
+    caught: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            analysis.analyze(trace, device, "auto")
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while not helper._asking.locked():
+        time.sleep(0.01)
+    analysis.abandon()
+    thread.join(60)
+    assert [type(error) for error in caught] == [analysis.Abandoned]
+    analysis.abandon()  # nothing is under way
+    lgm.validate(analysis.analyze(trace, device, "never"))
+
+
+def test_a_forked_child_has_one_of_its_own(helper: Any) -> None:
+    trace, device = question()
+    analysis.analyze(trace, device, "never")
+    theirs = pid(helper)
+    child = os.fork()
+    if child == 0:
+        try:
+            lgm.validate(analysis.analyze(trace, device, "never"))
+            mine = pid(analysis._helper)
+            analysis._helper.end()
+            os._exit(0 if mine != theirs else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    lgm.validate(analysis.analyze(trace, device, "never"))
+    assert pid(helper) == theirs
+
+
+def test_where_no_core_is_ever_idle_it_takes_turns(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, device = question()
+    monkeypatch.setattr("vtensor.analysis._WHILE", 0.0)
+    spent = iter([0.0, -1.0])
+    monkeypatch.setattr("vtensor.analysis._seconds", lambda _pid: next(spent))
+    lgm.validate(analysis.analyze(trace, device, "never"))
+    assert not helper._aside
+    assert os.sched_getscheduler(pid(helper)) == os.SCHED_OTHER
+
+
+def test_it_runs_where_cores_are_idle(helper: Any) -> None:
+    trace, device = question()
+    lgm.validate(analysis.analyze(trace, device, "never"))
+    if helper._aside:  # this machine may be busy
+        assert os.sched_getscheduler(pid(helper)) == os.SCHED_IDLE
+    assert 0 < analysis._seconds(pid(helper)) < 60
+    assert analysis._seconds(2**30) == float("inf")
+
+
+def test_it_ends_with_who_asked(helper: Any) -> None:
+    trace, device = question()
+    analysis.analyze(trace, device, "never")
+    process = helper._process
+    process.stdin.close()
+    assert process.wait(60) == 0
+
+
+def test_training_is_planned_by_it(helper: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(6)])
+    with vtensor.enabled("1MiB", chunk="16KiB", min_size="4KiB", host="64MiB"):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(256, 256)).square().mean().backward()
+            optimizer.step()
+            planning.wait_for_plan()
+        assert vtensor.memory_stats()["planned_iterations"] > 0
+        assert helper._process is not None

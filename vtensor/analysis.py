@@ -1,0 +1,157 @@
+"""Plans are made beside the program, in a process of their own (:mod:`lgm.helper`).
+
+In a thread of the program an analysis of some seconds made each step of a small model up to ten times as long: it takes
+Python's lock, and a core from OpenMP's threads, which wait for each other. The helper runs where cores are idle; where
+none ever is, it takes turns.
+
+Covers: one helper for all sessions of this process, begun when the first plan is wanted; giving up on it; analysing in
+the thread where there can be none (``VTENSOR_ANALYSIS=here``, no Python to start).
+Leaves: when a plan is made (``planning``), how (:mod:`lgm`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import os
+import select
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import lgm
+from lgm.helper import receive, send
+
+from .logs import log
+
+__all__ = ["Abandoned", "abandon", "analyze"]
+
+_START = "import sys; sys.path[:] = {path!r}; from lgm.helper import main; main(aside={aside})"
+_WHILE = 2.0  # seconds in which a helper that runs only where cores are idle must have come to something
+_SHARE = 0.5  # of that: less, and it takes its turns like others
+
+
+class Abandoned(Exception):
+    """Nobody wants the plan any more."""
+
+
+def _seconds(pid: int) -> float:
+    """Of processor time that a process had; of one that ended, without end."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return math.inf
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class _Helper:
+    """The process, if there is one. One question at a time; ``abandon`` from any thread."""
+
+    def __init__(self) -> None:
+        self._asking = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._works = os.environ.get("VTENSOR_ANALYSIS") != "here"
+        self._aside = True  # it has only the time that others leave
+        self._abandoned = False
+
+    def analyze(self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> lgm.Plan:
+        with self._asking:
+            self._abandoned = False
+            answer = self._ask((trace, device, recompute)) if self._works else None
+        if answer is None:
+            return lgm.analyze(trace, device, recompute=recompute)
+        if isinstance(answer, tuple):
+            raise lgm.InfeasibleError(*answer)
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        plan: lgm.Plan = answer
+        return plan
+
+    def _ask(self, question: Any) -> Any:
+        """None if there is no helper, and will be none."""
+        for _ in range(3):  # it may have ended, as nobody asked for a while; and see _starves()
+            try:
+                process = self._process if self._process is not None and self._process.poll() is None else self._begin()
+                assert process.stdin is not None and process.stdout is not None
+                send(process.stdin, question)
+                if self._aside and self._starves(process):
+                    self._aside = False
+                    self.end()
+                    continue
+                return receive(process.stdout)
+            except (OSError, EOFError, ValueError) as error:
+                self.end()
+                if self._abandoned:
+                    raise Abandoned("the session ended before it was made") from None
+                log.debug("no process for analyses: %s", error)
+        self._works = False
+        return None
+
+    def _starves(self, process: subprocess.Popen[bytes]) -> bool:
+        """Waits for the answer, a little; whether the cores are too busy for it ever to come."""
+        assert process.stdout is not None
+        begun = _seconds(process.pid)
+        if select.select([process.stdout], [], [], _WHILE)[0]:
+            return False
+        return _seconds(process.pid) - begun < _SHARE * _WHILE
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        self.end()
+        if not sys.executable:
+            raise OSError("no Python to start")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START.format(path=sys.path, aside=self._aside)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            process_group=0,  # Ctrl-C is the program's alone; a session of its own would be as important as the program
+        )
+        return self._process
+
+    def abandon(self) -> None:
+        if self._asking.locked():
+            self._abandoned = True
+            if (process := self._process) is not None:
+                with contextlib.suppress(OSError):
+                    process.kill()
+
+    def end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            process.kill()
+            process.wait(timeout=1)
+
+
+_helper = _Helper()
+_of_parents: list[_Helper] = []  # kept, so that nobody waits for processes that are not this one's
+
+
+def analyze(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> lgm.Plan:
+    """What :func:`lgm.analyze` returns and raises; :class:`Abandoned` if somebody gave up on it meanwhile."""
+    return _helper.analyze(trace, device, recompute)
+
+
+def abandon() -> None:
+    """Nobody wants the plan under way, if there is one."""
+    _helper.abandon()
+
+
+def _forget() -> None:
+    """A forked child has a helper of its own: its parent's answers are not for it."""
+    global _helper
+    _of_parents.append(_helper)
+    _helper = _Helper()
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(lambda: _helper.end())  # noqa: PLW0108 -- whichever it is by then
