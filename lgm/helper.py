@@ -24,7 +24,6 @@ __all__ = ["Answer", "main", "receive", "send"]
 # A plan, or what InfeasibleError is made of, or what else went wrong, in words.
 Answer = Plan | tuple[str, int, int, str] | str
 
-_NICE = 5
 _PATIENCE = 30.0  # seconds without a question
 
 
@@ -55,7 +54,8 @@ def receive(pipe: Readable) -> Any:
 
 
 def _answer(question: Any) -> Answer:
-    trace, device, recompute = question
+    trace, device, recompute, nice = question
+    os.nice(max(nice - os.nice(0), 0))  # there is no way back
     try:
         return analyze(trace, device, recompute=recompute)
     except InfeasibleError as error:
@@ -68,8 +68,6 @@ def main(*, aside: bool) -> None:
     """Answer until nobody asks any more; `aside`: only with what time others leave."""
     if aside and hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    else:
-        os.nice(_NICE)
     # What is printed by accident must not go between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -19,19 +19,22 @@ import select
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lgm
 from lgm.helper import receive, send
+from lgm.planner import GAIN
 
 from .logs import log
 
-__all__ = ["Abandoned", "abandon", "analyze"]
+__all__ = ["Abandoned", "abandon", "analyze", "begin", "plans"]
 
 _START = "import sys; sys.path[:] = {path!r}; from lgm.helper import main; main(aside={aside})"
-_WHILE = 2.0  # seconds in which a helper that runs only where cores are idle must have come to something
-_SHARE = 0.5  # of that: less, and it takes its turns like others
+_WHILE = 0.5  # seconds
+_NICE = 10  # for a plan that is only better than one that is there
+_SHARE = 0.5  # of them a helper must have had that runs only where cores are idle, or it takes turns like others
 
 
 class Abandoned(Exception):
@@ -55,12 +58,13 @@ class _Helper:
         self._process: subprocess.Popen[bytes] | None = None
         self._works = os.environ.get("VTENSOR_ANALYSIS") != "here"
         self._aside = True  # it has only the time that others leave
+        self._nice = 0  # what the process was told
         self._abandoned = False
 
-    def analyze(self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> lgm.Plan:
+    def analyze(self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, urgent: bool) -> lgm.Plan:
         with self._asking:
-            self._abandoned = False
-            answer = self._ask((trace, device, recompute)) if self._works else None
+            answer = self._ask((trace, device, recompute), urgent) if self._works else None
+        self._check()
         if answer is None:
             return lgm.analyze(trace, device, recompute=recompute)
         if isinstance(answer, tuple):
@@ -70,13 +74,17 @@ class _Helper:
         plan: lgm.Plan = answer
         return plan
 
-    def _ask(self, question: Any) -> Any:
+    def _ask(self, question: tuple[Any, ...], urgent: bool) -> Any:
         """None if there is no helper, and will be none."""
+        if urgent and self._nice > 0:
+            self.end()
         for _ in range(3):  # it may have ended, as nobody asked for a while; and see _starves()
             try:
                 process = self._process if self._process is not None and self._process.poll() is None else self._begin()
                 assert process.stdin is not None and process.stdout is not None
-                send(process.stdin, question)
+                self._check()
+                self._nice = 0 if urgent or self._aside else _NICE
+                send(process.stdin, (*question, self._nice))
                 if self._aside and self._starves(process):
                     self._aside = False
                     self.end()
@@ -84,24 +92,30 @@ class _Helper:
                 return receive(process.stdout)
             except (OSError, EOFError, ValueError) as error:
                 self.end()
-                if self._abandoned:
-                    raise Abandoned("the session ended before it was made") from None
+                self._check()
                 log.debug("no process for analyses: %s", error)
         self._works = False
         return None
 
+    def _check(self) -> None:
+        if self._abandoned:
+            raise Abandoned("the session ended before it was made")
+
     def _starves(self, process: subprocess.Popen[bytes]) -> bool:
-        """Waits for the answer, a little; whether the cores are too busy for it ever to come."""
+        """Waits for the answer, as long as the process gets on; whether the cores are too busy for it ever to come."""
         assert process.stdout is not None
-        begun = _seconds(process.pid)
-        if select.select([process.stdout], [], [], _WHILE)[0]:
-            return False
-        return _seconds(process.pid) - begun < _SHARE * _WHILE
+        had = _seconds(process.pid)
+        while not select.select([process.stdout], [], [], _WHILE)[0]:
+            before, had = had, _seconds(process.pid)
+            if had - before < _SHARE * _WHILE:
+                return True
+        return False
 
     def _begin(self) -> subprocess.Popen[bytes]:
         self.end()
         if not sys.executable:
             raise OSError("no Python to start")
+        self._nice = 0
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START.format(path=sys.path, aside=self._aside)],
             stdin=subprocess.PIPE,
@@ -112,12 +126,19 @@ class _Helper:
         )
         return self._process
 
+    def begin(self) -> None:
+        self._abandoned = False
+
     def abandon(self) -> None:
-        if self._asking.locked():
-            self._abandoned = True
-            if (process := self._process) is not None:
-                with contextlib.suppress(OSError):
-                    process.kill()
+        self._abandoned = True
+        if self._asking.locked() and (process := self._process) is not None:
+            with contextlib.suppress(OSError):
+                process.kill()
+
+    def close(self) -> None:
+        """The program ends: whoever waits is told so, and no other process begins."""
+        self._works, self._abandoned = False, True
+        self.end()
 
     def end(self) -> None:
         process, self._process = self._process, None
@@ -136,13 +157,33 @@ _helper = _Helper()
 _of_parents: list[_Helper] = []  # kept, so that nobody waits for processes that are not this one's
 
 
-def analyze(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> lgm.Plan:
-    """What :func:`lgm.analyze` returns and raises; :class:`Abandoned` if somebody gave up on it meanwhile."""
-    return _helper.analyze(trace, device, recompute)
+def analyze(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, urgent: bool = True) -> lgm.Plan:
+    """What :func:`lgm.analyze` returns and raises; :class:`Abandoned` if no plan is wanted.
+
+    `urgent`: there is none yet.
+    """
+    return _helper.analyze(trace, device, recompute, urgent)
+
+
+def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Iterator[lgm.Plan]:
+    """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
+    both, which comes if it is faster.
+    """
+    first = analyze(trace, device, "never") if recompute == "auto" else None
+    if first is not None:
+        yield first
+    plan = analyze(trace, device, recompute, urgent=first is None)
+    if first is None or plan.prediction.step_seconds < first.prediction.step_seconds * (1 - GAIN):
+        yield plan
+
+
+def begin() -> None:
+    """Plans are wanted again."""
+    _helper.begin()
 
 
 def abandon() -> None:
-    """Nobody wants the plan under way, if there is one."""
+    """No plan is wanted any more, nor the one under way."""
     _helper.abandon()
 
 
@@ -154,4 +195,4 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
-atexit.register(lambda: _helper.end())  # noqa: PLW0108 -- whichever it is by then
+atexit.register(lambda: _helper.close())  # noqa: PLW0108 -- whichever it is by then

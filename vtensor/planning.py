@@ -23,7 +23,7 @@ import lgm
 from lgm.prefetch import prefetch
 
 from . import native
-from .analysis import Abandoned, abandon, analyze
+from .analysis import Abandoned, abandon, begin, plans
 from .background import Background
 from .config import Config, format_bytes
 from .errors import NotEnabledError
@@ -162,29 +162,29 @@ class Planner:
         log.info("prefetching: %d operations found something away", len(np.unique(arrivals.op)))
 
     def _plan(self, recording: Recording, _raw: dict[str, Any], device: lgm.Device) -> None:
-        plan = analyze(recording.trace, device, self.config.recompute)
-        if device.budget_chunks != self.config.budget_chunks:
-            return  # it changed meanwhile
-        install(self.module, plan, recording)
-        self.plan, self.why_not = plan, ""
-        log.info(
-            "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, "
-            "%d tensors made again, step predicted %.3f s (computing %.3f s)",
-            plan.trace.operations,
-            format_bytes(plan.prediction.out_chunks * self.config.chunk),
-            format_bytes(plan.prediction.in_chunks * self.config.chunk),
-            plan.reservation,
-            0 if plan.remaking is None else len(plan.remaking.make_op),
-            plan.prediction.step_seconds,
-            plan.trace.seconds,
-        )
+        for plan in plans(recording.trace, device, self.config.recompute):
+            if device.budget_chunks != self.config.budget_chunks:
+                return  # it changed meanwhile
+            install(self.module, plan, recording)
+            self.plan, self.why_not = plan, ""
+            log.info(
+                "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, "
+                "%d tensors made again, step predicted %.3f s (computing %.3f s)",
+                plan.trace.operations,
+                format_bytes(plan.prediction.out_chunks * self.config.chunk),
+                format_bytes(plan.prediction.in_chunks * self.config.chunk),
+                plan.reservation,
+                0 if plan.remaking is None else len(plan.remaking.make_op),
+                plan.prediction.step_seconds,
+                plan.trace.seconds,
+            )
 
 
 def start_planner(config: Config, plan: lgm.Plan | None) -> None:
     """Begin to look for iterations. `plan` comes from a file, and is followed from the first boundary on."""
     global _planner
-    module = native.load()
-    _planner = Planner(module, config)
+    begin()
+    _planner = Planner(module := native.load(), config)
     if plan is not None:
         install(module, plan, recording_of(plan))
         _planner.plan = plan

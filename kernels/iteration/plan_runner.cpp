@@ -76,6 +76,9 @@ Finding PlanRunner::boundary(Engine& engine) {
     forget_ = false;
   }
   for (auto& plan : incoming_) {
+    std::erase_if(plans_, [&](const auto& old) {  // a better one of the same iteration
+      return old->final_hash == plan->final_hash && old->allocated.back() == plan->allocated.back();
+    });
     if (plans_.size() >= kMostPlans) plans_.erase(plans_.begin());
     for (Seen& seen : seen_) {  // while there are places, the next that is of another size is worth analysing
       if (seen.hash == plan->final_hash && plans_.size() + 1 < kMostPlans) seen.times = 1;

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -42,6 +44,7 @@ def pid(helper: Any) -> int:
 
 
 def test_a_plan_is_the_one_that_would_be_made_here(helper: Any) -> None:
+    helper._aside = False
     trace, device = question()
     plan = analysis.analyze(trace, device, "never")
     lgm.validate(plan)
@@ -102,8 +105,22 @@ def test_nobody_waits_for_a_plan_that_nobody_wants(helper: Any) -> None:
     analysis.abandon()
     thread.join(60)
     assert [type(error) for error in caught] == [analysis.Abandoned]
-    analysis.abandon()  # nothing is under way
+    with pytest.raises(analysis.Abandoned):
+        analysis.analyze(trace, device, "never")
+    analysis.begin()
     lgm.validate(analysis.analyze(trace, device, "never"))
+
+
+def test_a_plan_that_only_copies_comes_first_and_the_other_if_it_is_better() -> None:
+    trace, device = question()
+    slow = lgm.Device(device.budget_chunks, 2e8, 2e8)
+    first, better = analysis.plans(trace, slow, "auto")
+    assert first.remaking is None
+    assert better.remaking is not None
+    assert better.prediction.step_seconds < first.prediction.step_seconds
+    assert len(list(analysis.plans(trace, slow, "never"))) == 1
+    roomy = lgm.Device(analyze_lifetimes(trace).peak, 2e8, 2e8)
+    assert len(list(analysis.plans(trace, roomy, "auto"))) == 1
 
 
 def test_a_forked_child_has_one_of_its_own(helper: Any) -> None:
@@ -149,6 +166,27 @@ def test_it_ends_with_who_asked(helper: Any) -> None:
     process = helper._process
     process.stdin.close()
     assert process.wait(60) == 0
+
+
+def test_a_program_that_ends_meanwhile_ends_at_once_and_without_a_word() -> None:
+    script = """
+import threading, time, lgm
+from vtensor import analysis
+trace = lgm.load_trace({trace!r})
+def ask():
+    try:
+        analysis.analyze(trace, lgm.Device(200, 1e8, 1e8), "auto")
+    except analysis.Abandoned:
+        pass
+threading.Thread(target=ask, daemon=True).start()
+while analysis._helper._process is None:
+    time.sleep(0.01)
+time.sleep(0.2)
+print("ends")
+"""
+    command = [sys.executable, "-c", script.format(trace=str(TRACE))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
 
 
 def test_training_is_planned_by_it(helper: Any) -> None:
