@@ -119,7 +119,7 @@ class _Stays:
             return np.ones(len(self.cuts), dtype=bool)
         since = float(self.begin[born]) if born >= 0 else 0.0
         until = float(self.end[died]) if died >= 0 else self.length
-        return self.moments(since, until - since if until > since else until - since + self.length)
+        return self.moments(since, until - since + (self.length if trace.wraps[t] else 0.0))
 
 
 def _alike(plan: Plan) -> list[tuple[int, Ints, Bools]]:

@@ -98,6 +98,15 @@ def test_where_everything_fits_each_has_one() -> None:
     assert (seats(plan)[1] >= 0).all()
 
 
+def test_what_lives_for_no_time_at_all_takes_no_seat_from_others() -> None:
+    uses = [(0, 0, 0, 1, 1), (1, 1, 0, 1, 1), (2, 2, 0, 1, 1), (3, 0, 0, 1, 0)]
+    times = [1_000_000, 0, 1_000_000, 1_000_000]
+    trace = build(4, [(CHUNK, 0, 3), (CHUNK, 1, 1), (CHUNK, 2, 2)], uses, op_ns=times)
+    _, chunk = seats(lgm.analyze(trace, lgm.Device(2, 1e6, 1e6)))
+    assert chunk[1] == -1
+    assert {int(chunk[0]), int(chunk[2])} == {0, 1}
+
+
 @pytest.mark.parametrize(("copy_out", "shared"), [(1.5e-3, True), (3.5e-3, False)])
 def test_a_seat_is_free_when_its_copy_out_has_ended_and_not_before(copy_out: float, shared: bool) -> None:
     """`a` leaves at row 1; `b`, born at row 3, can sit where it sat if the copy has ended by then."""
