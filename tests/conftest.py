@@ -11,6 +11,9 @@ import hypothesis
 import pytest
 import torch
 
+# Hundreds of sessions would ask a process for a plan each, while tests take all cores (test_analysis.py does).
+os.environ.setdefault("VTENSOR_ANALYSIS", "here")
+
 import vtensor
 from vtensor import native, session, watchdog
 from vtensor.config import Config

@@ -126,6 +126,10 @@ class _Helper:
         )
         return self._process
 
+    @property
+    def works(self) -> bool:
+        return self._works
+
     def begin(self) -> None:
         self._abandoned = False
 
@@ -167,9 +171,10 @@ def analyze(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, u
 
 def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Iterator[lgm.Plan]:
     """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
-    both, which comes if it is faster.
+    both, which comes if it is faster. A thread of the program, which would slow it for that time, too, makes the other
+    alone.
     """
-    first = analyze(trace, device, "never") if recompute == "auto" else None
+    first = analyze(trace, device, "never") if recompute == "auto" and _helper.works else None
     if first is not None:
         yield first
     plan = analyze(trace, device, recompute, urgent=first is None)

@@ -31,7 +31,8 @@ def question(share: float = 0.5) -> tuple[lgm.Trace, lgm.Device]:
 
 
 @pytest.fixture(autouse=True)
-def helper() -> Iterator[Any]:
+def helper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.delenv("VTENSOR_ANALYSIS", raising=False)
     before, analysis._helper = analysis._helper, analysis._Helper()
     yield analysis._helper
     analysis._helper.end()
