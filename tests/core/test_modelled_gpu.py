@@ -41,8 +41,7 @@ def test_calls_that_cost_what_they_do_leave_most_of_it(name: str) -> None:
     assert planned.seconds < lru.seconds
 
 
-@pytest.mark.parametrize("numbers", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", ["resnet50", "gpt2"])
+@pytest.mark.parametrize(("name", "numbers"), [("resnet50", "fp32"), ("gpt2", "bf16")])
 def test_where_vtensors_have_seats_mapping_costs_next_to_nothing(name: str, numbers: Numbers) -> None:
     """Without seats ResNet-50 took 1.131 and 1.171 times plain, where 1.089 and 1.083 were foreseen (lgm/seats.py)."""
     trace, peak = case(name, "h100", numbers)

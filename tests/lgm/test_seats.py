@@ -50,7 +50,7 @@ def check(plan: lgm.Plan) -> bool:
     return bool((chunk >= 0).any())
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", range(2))
 def test_nobody_shares_a_seat(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lgm.seats._WITHOUT", 1.0)
     seated = 0
