@@ -254,13 +254,13 @@ def plans(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("command", TRACE_COMMANDS)
 def test_a_trace_that_makes_no_sense(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    every = {"show": 1, "fit": 4 * EVERY}.get(command, EVERY)  # to fit is to analyze many times
+    every = {"show": 2, "fit": 4 * EVERY}.get(command, EVERY)  # to fit is to analyze many times
     try_all(command, TRACE_COMMANDS[command], traces(tmp_path), capsys, every)
 
 
 @pytest.mark.parametrize("command", PLAN_COMMANDS)
 def test_a_plan_that_makes_no_sense(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    try_all(command, PLAN_COMMANDS[command], plans(tmp_path), capsys, 1 if command == "validate" else EVERY)
+    try_all(command, PLAN_COMMANDS[command], plans(tmp_path), capsys, 2 if command == "validate" else EVERY)
 
 
 def test_a_source_file_is_no_trace(capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,9 +68,8 @@ def on_h100(name: str, share: float, recompute: lgm.Recompute) -> lgm.Plan:
     return lgm.analyze(trace, lgm.Device(budget, GPUS["h100"].link, GPUS["h100"].link), recompute=recompute)
 
 
-@pytest.mark.parametrize("name", ["resnet50", "gpt2"])
-def test_a_gpus_plan_has_seats_for_all(name: str) -> None:
-    plan = on_h100(name, 0.5, "auto")
+def test_a_gpus_plan_has_seats_for_all() -> None:
+    plan = on_h100("resnet50", 0.5, "auto")
     first, chunk = seats(plan)
     used = np.flatnonzero(chunk < 0)
     assert len(used) <= 0.005 * len(chunk)
