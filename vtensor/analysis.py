@@ -56,14 +56,14 @@ class _Helper:
     def __init__(self) -> None:
         self._asking = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._works = os.environ.get("VTENSOR_ANALYSIS") != "here"
+        self.works = os.environ.get("VTENSOR_ANALYSIS") != "here"
         self._aside = True  # it has only the time that others leave
         self._nice = 0  # what the process was told
         self._abandoned = False
 
     def analyze(self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, urgent: bool) -> lgm.Plan:
         with self._asking:
-            answer = self._ask((trace, device, recompute), urgent) if self._works else None
+            answer = self._ask((trace, device, recompute), urgent) if self.works else None
         self._check()
         if answer is None:
             return lgm.analyze(trace, device, recompute=recompute)
@@ -94,7 +94,7 @@ class _Helper:
                 self.end()
                 self._check()
                 log.debug("no process for analyses: %s", error)
-        self._works = False
+        self.works = False
         return None
 
     def _check(self) -> None:
@@ -126,10 +126,6 @@ class _Helper:
         )
         return self._process
 
-    @property
-    def works(self) -> bool:
-        return self._works
-
     def begin(self) -> None:
         self._abandoned = False
 
@@ -141,7 +137,7 @@ class _Helper:
 
     def close(self) -> None:
         """The program ends: whoever waits is told so, and no other process begins."""
-        self._works, self._abandoned = False, True
+        self.works, self._abandoned = False, True
         self.end()
 
     def end(self) -> None:

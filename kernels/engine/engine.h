@@ -25,8 +25,8 @@
 #include "engine/inspector.h"
 #include "engine/kind.h"
 #include "engine/lending.h"
-#include "engine/seats.h"
 #include "engine/remake.h"
+#include "engine/seats.h"
 #include "engine/uses.h"
 
 namespace vt {

@@ -25,21 +25,23 @@ void RangeCache::put(Range* range) {
 Range* RangeCache::take(std::uint32_t chunks) {
   Ranges& ranges = of_size(chunks);
   if (ranges.empty()) return nullptr;
-  Range* range = ranges.back();
-  ranges.pop_back();
-  chunks_ -= chunks;
-  --size_;
-  return range;
+  return remove(ranges, ranges.end() - 1);
 }
 
 bool RangeCache::take(Range* range) {
   Ranges& ranges = of_size(range->chunks);
   const auto at = std::find(ranges.begin(), ranges.end(), range);
   if (at == ranges.end()) return false;
+  remove(ranges, at);
+  return true;
+}
+
+Range* RangeCache::remove(Ranges& ranges, Ranges::iterator at) {
+  Range* range = *at;
   ranges.erase(at);
   chunks_ -= range->chunks;
   --size_;
-  return true;
+  return range;
 }
 
 Range* RangeCache::take_best(std::uint32_t chunks, const std::function<std::uint32_t(const Range&)>& value) {
@@ -53,12 +55,7 @@ Range* RangeCache::take_best(std::uint32_t chunks, const std::function<std::uint
     most = worth;
     best = at;
   }
-  if (best == ranges.end()) return nullptr;
-  Range* range = *best;
-  ranges.erase(best);
-  chunks_ -= chunks;
-  --size_;
-  return range;
+  return best == ranges.end() ? nullptr : remove(ranges, best);
 }
 
 Range* RangeCache::take_any() {
@@ -77,12 +74,7 @@ Range* RangeCache::take_oldest() {
     from = &ranges;
     oldest = first;
   }
-  if (from == nullptr) return nullptr;
-  Range* range = *oldest;
-  from->erase(oldest);
-  chunks_ -= range->chunks;
-  --size_;
-  return range;
+  return from == nullptr ? nullptr : remove(*from, oldest);
 }
 
 }  // namespace vt

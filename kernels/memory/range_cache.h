@@ -34,6 +34,7 @@ class RangeCache {
   using Ranges = std::deque<Range*>;  // of one size, oldest at the front
 
   Ranges& of_size(std::uint32_t chunks);
+  Range* remove(Ranges& ranges, Ranges::iterator at);
 
   std::unordered_map<std::uint32_t, Ranges> by_size_;
   Ranges* newest_ = nullptr;  // asked for last, most often again: an entry of `by_size_`, which stay where they are

@@ -102,7 +102,7 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
   if (const auto first = vector_of<std::uint32_t>(given["seat_first"].cast<Ints>()); !first.empty()) {
     const auto number = vector_of<std::uint32_t>(given["seat_chunk"].cast<Ints>());
     if (first.size() != plan->bytes.size() + 1 || first.back() != number.size() || !std::is_sorted(first.begin(), first.end())) {
-      throw InvalidUse("a plan's places do not fit its tensors");
+      throw InvalidUse("a plan's seats do not fit its tensors");
     }
     plan->seating = Seating(first, number);
   }

@@ -13,10 +13,10 @@ void ModelRemaker::run(const Recipes::Run& run, const Take& take, bool) {
       uses.push_back({&source, 0, source.chunks, call.overwrites == i, false});
       engine_.pin_and_fetch({&uses.back(), 1}, "again");
     }
-    const std::vector<Range*> owners = making.owners(at, [&](std::size_t entry) {
+    const std::vector<Range*> owners = making.owners(at, [&](std::size_t entry) -> Making::Overwritten {
       const auto& later = static_cast<const ModelCall&>(*run.entries[entry].step->operation);
-      using Over = std::pair<std::size_t, std::size_t>;
-      return later.overwrites ? std::optional(Over{*later.overwrites, later.births.size()}) : std::nullopt;
+      if (!later.overwrites) return std::nullopt;
+      return {{*later.overwrites, later.births.size()}};
     });
     for (std::size_t i = 0; i < call.births.size(); ++i) {
       Range& range = allocate(call.births[i], i < owners.size() ? owners[i] : nullptr);

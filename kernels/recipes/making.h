@@ -5,7 +5,9 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "recipes/recipes.h"
@@ -14,14 +16,17 @@ namespace vt {
 
 class Making {
  public:
+  // Which source an entry overwrites, and which of its results that is.
+  using Overwritten = std::optional<std::pair<std::size_t, std::size_t>>;
+
   explicit Making(const Recipes::Run& run) : run_(run) {
     for (std::size_t i = 0; i < run.entries.size(); ++i) {
       for (const auto& source : run.entries[i].step->sources) last_[source.get()] = i;
     }
   }
 
-  // Whose the results of an entry are to be in the end, whoever overwrites them meanwhile; nullptr: nobody's. `overwrites(at)` says
-  // which source an entry overwrites and which result that is, if it does.
+  // Whose the results of an entry are to be in the end, whoever overwrites them meanwhile; nullptr: nobody's. `overwrites(at)`
+  // says it of an entry.
   template <typename Overwrites>
   std::vector<Range*> owners(std::size_t at, Overwrites overwrites) const {
     std::vector<Range*> owners;
@@ -72,7 +77,7 @@ class Making {
   Range* owner(const Content& made, std::size_t at, Overwrites overwrites) const {
     const Content* content = &made;
     for (std::size_t later = at + 1; later < run_.entries.size(); ++later) {
-      const auto over = overwrites(later);  // source, result
+      const Overwritten over = overwrites(later);
       if (!over || run_.entries[later].step->sources[over->first].get() != content) continue;
       content = over->second < run_.entries[later].results.size() ? run_.entries[later].results[over->second].get() : nullptr;
       if (content == nullptr) return nullptr;

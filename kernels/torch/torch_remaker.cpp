@@ -67,11 +67,7 @@ class Running {
   void one(std::size_t at) {
     const auto& call = static_cast<const TorchCall&>(*run_.entries[at].step->operation);
     thread_.seen_call.births.clear();
-    owners_of_results_ = making_.owners(at, [&](std::size_t entry) {
-      const auto& later = static_cast<const TorchCall&>(*run_.entries[entry].step->operation);
-      using Over = std::pair<std::size_t, std::size_t>;
-      return later.overwrites == kNone ? std::nullopt : std::optional(Over{later.overwrites, later.births.size()});
-    });
+    if (engine_.seats() != nullptr) owners_of_results_ = owners(at);
     thread_.making = owners_of_results_;
     {
       std::vector<c10::Storage> memory;
@@ -90,6 +86,14 @@ class Running {
           engine_.unpin(use_of(range));
           owners_.erase(&range);
         });
+  }
+
+  std::vector<Range*> owners(std::size_t at) const {
+    return making_.owners(at, [&](std::size_t entry) -> Making::Overwritten {
+      const auto& later = static_cast<const TorchCall&>(*run_.entries[entry].step->operation);
+      if (later.overwrites == kNone) return std::nullopt;
+      return {{later.overwrites, later.births.size()}};
+    });
   }
 
   void keep_results(std::size_t at, const TorchCall& call, const std::vector<c10::IValue>& stack) {

@@ -81,9 +81,9 @@ def test_without_a_process_the_thread_does_it(helper: Any, monkeypatch: pytest.M
     trace, device = question()
     lgm.validate(analysis.analyze(trace, device, "never"))
     assert helper._process is None
-    assert not helper._works
+    assert not helper.works
     monkeypatch.setenv("VTENSOR_ANALYSIS", "here")
-    assert not analysis._Helper()._works
+    assert not analysis._Helper().works
 
 
 def test_nobody_waits_for_a_plan_that_nobody_wants(helper: Any) -> None:
