@@ -45,6 +45,7 @@ struct [[nodiscard]] Status {
 };
 
 inline constexpr Status kOk{};
+constexpr Status illegal(const char* call) noexcept { return {Code::illegal, call, 0}; }
 
 std::string describe(const Status& status);
 

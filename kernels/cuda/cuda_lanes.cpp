@@ -6,7 +6,6 @@ namespace vt {
 
 namespace {
 constexpr std::size_t kMostLanes = static_cast<std::size_t>(Ticket::Lane::none);
-Status illegal(const char* call) { return {Code::illegal, call, 0}; }
 }  // namespace
 
 CudaLanes::CudaLanes(const CudaContext& context) : context_(context), api_(context.api), lines_(2) {

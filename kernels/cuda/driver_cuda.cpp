@@ -7,7 +7,6 @@
 namespace vt {
 
 namespace {
-Status illegal(const char* call) { return {Code::illegal, call, 0}; }
 CUdeviceptr at_device(Address at) { return static_cast<CUdeviceptr>(at); }
 
 bool inside(const std::map<Address, Bytes>& reservations, Address at, Bytes bytes) {

@@ -18,7 +18,6 @@ namespace {
 
 constexpr Bytes kHugePage = Bytes{2} << 20;
 
-Status illegal(const char* call) { return {Code::illegal, call, 0}; }
 Status failed(const char* call) { return {Code::failed, call, errno}; }
 
 }  // namespace

@@ -25,7 +25,7 @@ class OrderedDriver : public Driver {
   // Memory for one chunk that map_host takes, and that the processor reads and writes too. failed where there is none to be had.
   virtual Status make_place(HostPlace* /*place*/) { return {Code::failed, "make_place", 0}; }
   // Pre: not mapped at device addresses, no copy under way.
-  virtual Status drop_place(const HostPlace& /*place*/) { return {Code::illegal, "drop_place", 0}; }
+  virtual Status drop_place(const HostPlace& /*place*/) { return illegal("drop_place"); }
 
   // --- order (poll and wait serve these tickets too) -----------------------------------------------------------
   // The lane of a stream that computes, by the device's own name for it. The same stream gets the same lane.
@@ -43,12 +43,12 @@ class OrderedDriver : public Driver {
   OrderedDriver* ordered() noexcept final { return this; }
   // One chunk is a run of one, and as nothing faults there is nothing to protect.
   Status map(Address at, ChunkId chunk, Access access) final {
-    return access == Access::none ? Status{Code::illegal, "map", 0} : map_run(at, {&chunk, 1});
+    return access == Access::none ? illegal("map") : map_run(at, {&chunk, 1});
   }
   Status unmap(Address at, Door = Door::closed) final { return unmap_run(at, 1); }
-  Status protect(Address, Access) final { return {Code::illegal, "protect", 0}; }
+  Status protect(Address, Access) final { return illegal("protect"); }
   Status map_host(Address, const HostPlace&) override { return {Code::failed, "map_host", 0}; }
-  Status unmap_host(Address) override { return {Code::illegal, "unmap_host", 0}; }
+  Status unmap_host(Address) override { return illegal("unmap_host"); }
   // What a device was asked to copy cannot be called back, and ends by itself.
   CopyState cancel(Ticket ticket) final {
     wait(ticket);

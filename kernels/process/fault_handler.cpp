@@ -12,7 +12,7 @@ namespace vt {
 
 namespace {
 
-std::mutex g_mutex;
+std::mutex g_starting;
 struct sigaction g_previous = {};
 std::atomic<bool> g_passed_on{false};
 
@@ -52,7 +52,7 @@ void arm_fault_handler() noexcept {
   if (sigaction(SIGSEGV, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_signal) {
     return;
   }
-  std::lock_guard lock(g_mutex);
+  std::lock_guard lock(g_starting);
   struct sigaction ours = {};
   ours.sa_sigaction = on_signal;
   ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;

@@ -69,7 +69,7 @@ Status LateDriver::release(Address) {
 
 Status LateDriver::set_capacity(std::size_t chunks) {
   const Lock lock(mutex_);
-  if (chunks < existing_.size() || chunks > most_) return {Code::illegal, "set_capacity", 0};
+  if (chunks < existing_.size() || chunks > most_) return illegal("set_capacity");
   capacity_ = chunks;
   return kOk;
 }
@@ -85,7 +85,7 @@ Status LateDriver::create(ChunkId* chunk) {
 
 Status LateDriver::destroy(ChunkId chunk) {
   const Lock lock(mutex_);
-  if (!existing_.erase(chunk)) return {Code::illegal, "destroy", 0};
+  if (!existing_.erase(chunk)) return illegal("destroy");
   if (work_.pending([&](const auto& item) { return item.chunk == chunk; })) {
     work_.complain("a chunk is destroyed while it is copied");
   }
@@ -114,7 +114,7 @@ Status LateDriver::make_place(HostPlace* place) {
 Status LateDriver::drop_place(const HostPlace& place) {
   const Lock lock(mutex_);
   const ChunkId piece = place_of(place.memory);
-  if (!places_.erase(piece)) return {Code::illegal, "drop_place", 0};
+  if (!places_.erase(piece)) return illegal("drop_place");
   forget(piece);
   return kOk;
 }
@@ -127,7 +127,7 @@ Status LateDriver::map_host(Address at, const HostPlace& place) {
 
 Status LateDriver::unmap_host(Address at) {
   const Lock lock(mutex_);
-  return leads_to(mapped_, at, places_) ? unmap_one(at) : Status{Code::illegal, "unmap_host", 0};
+  return leads_to(mapped_, at, places_) ? unmap_one(at) : illegal("unmap_host");
 }
 
 ChunkId LateDriver::place_of(const void* memory) const {
@@ -139,14 +139,14 @@ Status LateDriver::map_run(Address at, std::span<const ChunkId> chunks) {
   const Lock lock(mutex_);
   Status status;
   for (std::size_t i = 0; i < chunks.size() && status.ok(); ++i) {
-    status = existing_.contains(chunks[i]) ? map_one(at + i * chunk_bytes_, chunks[i]) : Status{Code::illegal, "map", 0};
+    status = existing_.contains(chunks[i]) ? map_one(at + i * chunk_bytes_, chunks[i]) : illegal("map");
     while (!status.ok() && i-- > 0) (void)unmap_one(at + i * chunk_bytes_);
   }
   return status;
 }
 
 Status LateDriver::map_one(Address at, ChunkId chunk) {
-  if (mapped_.contains(at)) return {Code::illegal, "map", 0};
+  if (mapped_.contains(at)) return illegal("map");
   if (mmap(pointer(at), chunk_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_,
            static_cast<off_t>(chunk * chunk_bytes_)) == MAP_FAILED) {
     return {Code::failed, "map", errno};
@@ -158,7 +158,7 @@ Status LateDriver::map_one(Address at, ChunkId chunk) {
 Status LateDriver::unmap_run(Address at, std::size_t chunks) {
   const Lock lock(mutex_);
   for (std::size_t i = 0; i < chunks; ++i) {
-    if (!leads_to(mapped_, at + i * chunk_bytes_, existing_)) return {Code::illegal, "unmap", 0};
+    if (!leads_to(mapped_, at + i * chunk_bytes_, existing_)) return illegal("unmap");
   }
   for (std::size_t i = 0; i < chunks; ++i) {
     if (!unmap_one(at + i * chunk_bytes_).ok()) fatal("addresses of the late device cannot be closed");
@@ -167,7 +167,7 @@ Status LateDriver::unmap_run(Address at, std::size_t chunks) {
 }
 
 Status LateDriver::unmap_one(Address at) {
-  if (!mapped_.erase(at)) return {Code::illegal, "unmap", 0};
+  if (!mapped_.erase(at)) return illegal("unmap");
   if (work_.pending([&](const auto& item) {
         return std::any_of(item.uses.begin(), item.uses.end(), [&](const auto& use) { return use.first == at; });
       })) {

@@ -51,7 +51,7 @@ Status ModelDriver::destroy(ChunkId chunk) {
 
 Status ModelDriver::map_run(Address at, std::span<const ChunkId> chunks) {
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    if (mapped_.contains(at + i * chunk_bytes_) || !existing_.contains(chunks[i])) return {Code::illegal, "map", 0};
+    if (mapped_.contains(at + i * chunk_bytes_) || !existing_.contains(chunks[i])) return illegal("map");
   }
   for (std::size_t i = 0; i < chunks.size(); ++i) mapped_[at + i * chunk_bytes_] = chunks[i];
   now_ += costs_.map + chunks.size() * costs_.piece;
@@ -60,7 +60,7 @@ Status ModelDriver::map_run(Address at, std::span<const ChunkId> chunks) {
 
 Status ModelDriver::unmap_run(Address at, std::size_t chunks) {
   for (std::size_t i = 0; i < chunks; ++i) {
-    if (!mapped_.contains(at + i * chunk_bytes_)) return {Code::illegal, "unmap", 0};
+    if (!mapped_.contains(at + i * chunk_bytes_)) return illegal("unmap");
   }
   for (std::size_t i = 0; i < chunks; ++i) mapped_.erase(at + i * chunk_bytes_);
   now_ += costs_.map + chunks * costs_.piece;

@@ -217,7 +217,7 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
   }
 }
 
-std::mutex g_mutex;
+std::mutex g_subscribing;
 std::atomic<at::CallbackHandle> g_observer{at::INVALID_CALLBACK_HANDLE};
 
 }  // namespace
@@ -226,7 +226,7 @@ bool observing() noexcept { return g_observer.load() != at::INVALID_CALLBACK_HAN
 
 void observe() {
   if (observing()) return;
-  std::lock_guard lock(g_mutex);
+  std::lock_guard lock(g_subscribing);
   if (observing()) return;
   g_observer = at::addGlobalCallback(
       at::RecordFunctionCallback(on_begin, on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
@@ -238,7 +238,7 @@ void observe_if_pressed() {
 }
 
 void stop_observing() {
-  std::lock_guard lock(g_mutex);
+  std::lock_guard lock(g_subscribing);
   if (observing()) at::removeCallback(g_observer.exchange(at::INVALID_CALLBACK_HANDLE));
 }
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from vtensor import native
 from vtensor.cuda_headers import cuda_include
 
-SOURCES = ("*/*_cuda*.cpp", "*/cuda_*.cpp")
 # What torch's build generates, and a CPU wheel leaves out.
 MACROS = "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n"
 
@@ -40,12 +39,13 @@ def check(torch_include: Path) -> None:
             )
         ]
         kernels = native.sources_dir()
-        sources = sorted(source for pattern in SOURCES for source in kernels.glob(pattern))
+        sources = [source for source in kernels.glob("*/*.cpp") if native.is_cuda(source)]
         assert sources, "no sources were found"
-        for source in sources:
-            command = [compiler, *native.FLAGS, "-DVT_CUDA", "-fsyntax-only", f"-I{kernels}", *include, source]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{source.name}:\n{done.stderr[-4000:]}"
+        for unit in native.units(sources, workers=1):
+            command = [compiler, *native.FLAGS, "-DVT_CUDA", "-fsyntax-only", f"-I{kernels}", *include, "-xc++", "-"]
+            text = native.unit_text(unit)
+            done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{unit}:\n{done.stderr[-4000:]}"
 
 
 def main() -> None:
