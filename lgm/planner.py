@@ -225,10 +225,12 @@ def analyze(
     progress: Progress | None = None,
     *,
     draft: bool = False,
+    reservation: int | None = None,
 ) -> Plan:
     """Make a plan by which all that leaves is copied. Arguments and errors are those of :func:`lgm.mix.analyze`.
 
-    `draft`: in less time, to be compared with others; about as good.
+    `draft`: in less time, to be compared with others; about as good. `reservation`: chunks kept free ahead of demand;
+    None: as many as make the step shortest.
     """
     switches = switches or Switches()
     say = progress or (lambda _what, _share: None)
@@ -240,8 +242,7 @@ def analyze(
     timings: tuple[Timing, ...] = ("packed", "just_in_time") if effort.thorough else ("packed",)
     if switches.timing != "auto":
         timings = (switches.timing,)
-    reservation = 0
-    if switches.reservation == "auto":
+    if reservation is None:
         say("reservation", 0.1)
         reservation = _reserve(trace, device, life, switches, late, timings, effort, say)
     say("choice", 0.6)
@@ -289,7 +290,7 @@ def _reserve(
     say: Progress,
 ) -> int:
     """The reservation whose simulated step is shortest; the smallest among equals."""
-    if life.peak <= device.budget_chunks:
+    if life.peak <= device.budget_chunks or switches.reservation == "none":
         return 0
     best, least, worse = 0, np.inf, 0
     improve = effort.thorough and switches.choice == "optimal" and switches.granularity == "chunk"
