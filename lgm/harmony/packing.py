@@ -14,7 +14,7 @@ import numpy as np
 
 from ..model import Floats
 
-__all__ = ["Fits", "Packs", "neighbours", "packings"]
+__all__ = ["Fits", "Packs", "every_packing", "neighbours", "packings"]
 
 Packs = tuple[tuple[int, int], ...]
 """First layer, and the one after the last, of each."""
@@ -31,6 +31,16 @@ def packings(sizes: Sequence[Floats], fits: Fits, n: int) -> set[Packs]:
     for size in sizes:
         found |= {_balanced(size, fits, n, count) for count in _counts(n)}
     return {packs for packs in found if packs is not None}
+
+
+def every_packing(fits: Fits, n: int) -> set[Packs]:
+    """The first n layers in packs in every way there is: up to 2^(n - 1)."""
+    found: set[Packs] = set()
+    for cuts in itertools.chain.from_iterable(itertools.combinations(range(1, n), k) for k in range(n)):
+        packs = _between([0, *cuts, n])
+        if all(fits(a, b) for a, b in packs):
+            found.add(packs)
+    return found
 
 
 def neighbours(packs: Packs) -> Iterator[Packs]:

@@ -13,13 +13,14 @@ import numpy as np
 
 from ..errors import LgmError
 from .events import Outcome, simulate
-from .packing import Packs, neighbours, packings
+from .packing import Packs, every_packing, neighbours, packings
 from .profile import Profile
 from .tasks import Machine, Mode, Schedule, bytes_backward, bytes_forward
 
 __all__ = ["Found", "find_schedule", "microbatches"]
 
 _BEST = 8  # of which other forwards are tried
+_FEW = 2000  # schedules that there are: then every one is tried
 _STEPS = 20  # from the best to one that is like it
 
 Progress = Callable[[str, float], None]
@@ -40,7 +41,7 @@ def find_schedule(
     """The fastest simulated.
 
     First backward, with forward in the same packs and microbatches; then forward, for the best few of those; then what
-    is like the best but for one cut, as long as that is faster.
+    is like the best but for one cut, as long as that is faster. Where layers are few, every schedule is tried.
 
     Raises
     ------
@@ -67,6 +68,7 @@ def find_schedule(
 class _Search:
     def __init__(self, profile: Profile, machine: Machine, sizes: list[int], say: Progress) -> None:
         self.profile, self.machine, self.sizes, self.say = profile, machine, sizes, say
+        self.few = 3 ** (len(profile) - 1) * len(sizes) ** 2 <= _FEW
         self.tried: dict[Schedule, Outcome] = {}
 
     def best(self, count: int) -> list[Schedule]:
@@ -79,7 +81,7 @@ class _Search:
                 self._try(Schedule(mode, samples, size, packs[:-1], size, packs))
 
     def forward(self) -> None:
-        best = self.best(_BEST)
+        best = self.best(len(self.tried) if self.few else _BEST)
         for k, each in enumerate(best):
             self.say("forward", 0.5 + k / len(best) / 4)
             rest = each.backward[-1][0]  # the last pack's forward is a part of its backward
@@ -117,6 +119,8 @@ class _Search:
         def fits(first: int, stop: int) -> bool:
             return need(p, first, stop, samples) <= self.machine.budget
 
+        if self.few:
+            return every_packing(fits, n)
         memory = np.array([need(p, k, k + 1, samples) for k in range(n)])
         return packings((memory, (p.forward + p.backward)[:n]), fits, n)
 

@@ -12,7 +12,7 @@ import pytest
 
 import lgm
 from lgm.cli import main
-from lgm.harmony import Machine, Outcome, Profile, Schedule, find_schedule, profile_of, simulate
+from lgm.harmony import Machine, Outcome, Profile, Schedule, find_schedule, profile_of, search, simulate
 from lgm.harmony.packing import Packs
 from lgm.harmony.search import microbatches
 from lgm.harmony.tasks import bytes_backward, bytes_forward
@@ -56,8 +56,8 @@ def check(outcome: Outcome, machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_the_search_is_near_the_best_of_all(block: int) -> None:
-    """On 500 small models; most often it is the best."""
+def test_the_search_is_near_the_best_of_all(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 500 small models it finds the best; by what it does where layers are many, most often."""
     same = 0
     for seed in range(50 * block, 50 * block + 50):
         rng = np.random.default_rng(seed)
@@ -65,9 +65,12 @@ def test_the_search_is_near_the_best_of_all(block: int) -> None:
         samples = int(rng.integers(1, 4))
         need = max(bytes_backward(profile, k, k + 1, 1) for k in range(len(profile)))
         machine = Machine(int(rng.integers(1, 4)), need * (1 + rng.random() * 2), 1 + rng.random() * 9, 10.0)
-        found = find_schedule(profile, machine, samples)
-        check(found.outcome, machine)
         best = min(simulate(profile, each, machine).seconds for each in every_schedule(profile, machine, samples))
+        assert find_schedule(profile, machine, samples).outcome.seconds == best, seed
+        with monkeypatch.context() as many:
+            many.setattr(search, "_FEW", 0)
+            found = find_schedule(profile, machine, samples)
+        check(found.outcome, machine)
         assert best <= found.outcome.seconds <= 1.25 * best, seed
         same += found.outcome.seconds <= best * (1 + 1e-9)
     assert same >= 35
