@@ -8,6 +8,7 @@ Leaves: the analysis (``analysis``, :mod:`lgm`), of which device (``speeds``), p
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -148,8 +149,9 @@ class Planner:
         try:
             self._make(make_recording(raw, self.config.chunk), raw, device)
         except (lgm.InfeasibleError, Abandoned) as error:
+            slow = self.config.recompute == "only" and not self.why_not and not isinstance(error, Abandoned)
             self.why_not = str(error)
-            log.info("no plan: %s", error)
+            log.log(logging.WARNING if slow else logging.INFO, "no plan%s: %s", ", steps will be slow" * slow, error)
         except Exception:  # a plan is advice: whatever goes wrong here, training goes on without it
             self.why_not = "the analysis failed; the log (VTENSOR_LOG=info) says how"
             log.exception("no plan: the analysis failed")
@@ -268,16 +270,14 @@ def newest_plan() -> lgm.Plan | None:
 
 def prediction() -> tuple[float, int]:
     """Seconds of a step and bytes held that the newest plan promises; zeros without one."""
-    plan = newest_plan()
-    if plan is None:
+    if (plan := newest_plan()) is None:
         return 0.0, 0
     return plan.prediction.step_seconds, plan.prediction.peak_chunks * plan.trace.chunk_bytes
 
 
 def why_no_plan() -> str:
     """The reason, if the newest analysis found none; else empty."""
-    planner = _planner
-    return "" if planner is None else planner.why_not
+    return "" if _planner is None else _planner.why_not
 
 
 def why_left() -> str:

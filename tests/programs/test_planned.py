@@ -357,6 +357,16 @@ def test_no_plan_where_one_operation_needs_more_than_the_budget(caplog: pytest.L
     assert "smallest budget that works" in caplog.text
 
 
+def test_a_budget_that_no_plan_without_copies_holds_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with vtensor.enabled(320 << 10, chunk=PAGE, min_size=1, recompute="only"):
+        trainer = Trainer()
+        for _ in range(6):
+            trainer.step()
+    (warning,) = caplog.messages
+    assert "steps will be slow" in warning
+    assert "allow copies (recompute='auto')" in warning
+
+
 def test_a_budget_that_changes_drops_the_plan_and_finds_a_new_one() -> None:
     def program(t: Trainer) -> None:
         for k in range(20):
