@@ -50,7 +50,6 @@ __all__ = [
     "stop_planner",
     "trace_of",
     "wait_for_plan",
-    "why_left",
     "why_no_plan",
 ]
 
@@ -276,14 +275,9 @@ def prediction() -> tuple[float, int]:
 
 
 def why_no_plan() -> str:
-    """The reason, if the newest analysis found none; else empty."""
-    return "" if _planner is None else _planner.why_not
-
-
-def why_left() -> str:
-    """Where the last iteration that left its plan did."""
-    left_at = native.load().plan_counters()["left_at"]
-    return "the last ended early" if left_at is None else f"the last at operation {left_at[0]}, {left_at[1]}"
+    """The reason, if the newest analysis found none or is not done; else empty."""
+    under_way = "the first is still being made" if _planner is not None and _planner.work.busy else ""
+    return under_way if _planner is None else _planner.why_not or under_way
 
 
 def wait_for_plan() -> None:

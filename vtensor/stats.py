@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from .config import format_bytes
-from .planning import prediction, why_left, why_no_plan
+from .planning import prediction, why_no_plan
 from .session import active_config, core
 
 __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
@@ -164,13 +164,19 @@ def _plan_note(s: dict[str, Any]) -> str:
         return f"no plan: {_why_no_plan(s)}" if active_config().policy == "plan" and s["iterations"] else ""
     left = f"{s['deviations']} left their plan"
     if s["deviations"]:
-        left += f" ({why_left()})"
+        left += f" ({_why_left()})"
     if not s["copy_lanes"]:
         return f"{left}; copied by the threads that compute"
     hidden, exposed = s["hidden_copy_seconds"], s["exposed_copy_seconds"]
     if hidden + exposed <= 0:
         return left
     return f"{left}; {hidden / (hidden + exposed):.0%} of copying hidden; {s['late_arrivals']} late arrivals"
+
+
+def _why_left() -> str:
+    """Where the last iteration that left its plan did."""
+    left_at = core().plan_counters()["left_at"]
+    return "the last ended early" if left_at is None else f"the last at operation {left_at[0]}, {left_at[1]}"
 
 
 def _why_no_plan(s: dict[str, Any]) -> str:

@@ -535,6 +535,19 @@ def test_a_summary_says_why_there_is_no_plan() -> None:
         assert "no plan: a budget of" in vtensor.memory_summary()
 
 
+def test_a_summary_says_that_the_first_plan_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = threading.Event()
+    analyze = lgm.analyze
+    monkeypatch.setattr("vtensor.planning.lgm.analyze", lambda *a, **k: wait.wait(60) and analyze(*a, **k))
+    monkeypatch.setitem(globals(), "wait_for_plan", lambda: None)
+    with vtensor.enabled(320 << 10, chunk=PAGE, min_size=1):
+        trainer = Trainer()
+        for _ in range(6):
+            trainer.step()
+        assert "no plan: the first is still being made" in vtensor.memory_summary()
+        wait.set()
+
+
 def test_nothing_recorded_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(vtensor.NotEnabledError):
         vtensor.save_trace(tmp_path / "t.npz")
