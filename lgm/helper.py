@@ -64,10 +64,8 @@ def _answer(question: Any) -> Answer:
         return f"{type(error).__name__}: {error}"
 
 
-def main(*, aside: bool) -> None:
-    """Answer until nobody asks any more; `aside`: only with what time others leave."""
-    if aside and hasattr(os, "SCHED_IDLE"):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+def main() -> None:
+    """Answer until nobody asks any more."""
     # What is printed by accident must not go between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

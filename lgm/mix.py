@@ -27,7 +27,7 @@ from .planner import GAIN, Progress, Switches
 from .recompute import Making, candidates, choose_makings, copying_seconds
 from .rewrite import rewrite
 
-__all__ = ["Recompute", "analyze"]
+__all__ = ["Recompute", "analyze", "is_enough"]
 
 Recompute = Literal["auto", "never", "only", "segments"]
 
@@ -85,6 +85,11 @@ def analyze(
         best = _Search(trace, device, switches, lambda what, share: say(what, part + (1 - part) * share), best).run()
     say("done", 1.0)
     return best
+
+
+def is_enough(step: float, computing: float) -> bool:
+    """Whether no plan is looked for that is faster than such a step."""
+    return step <= computing * (1 + _ENOUGH)
 
 
 def _most_tries(trace: Trace) -> int:
@@ -148,7 +153,7 @@ class _Search:
         return drafts[self.best_share(drafts)]
 
     def is_enough(self) -> bool:
-        return self.fastest.prediction.step_seconds <= self.trace.seconds * (1 + _ENOUGH)
+        return is_enough(self.fastest.prediction.step_seconds, self.trace.seconds)
 
     def best_share(self, drafts: dict[float, _Draft]) -> float:
         """Of equals the one that makes least again: a lower price may be better, a higher one is not."""

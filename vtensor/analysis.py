@@ -2,7 +2,7 @@
 
 In a thread of the program an analysis of some seconds made each step of a small model up to ten times as long: it takes
 Python's lock, and a core from OpenMP's threads, which wait for each other. The helper runs where cores are idle; where
-none ever is, it takes turns.
+none ever is, it takes turns. What takes no longer than starting it would is done in the thread.
 
 Covers: one helper for all sessions of this process, begun when the first plan is wanted; giving up on it; analysing in
 the thread where there can be none (``VTENSOR_ANALYSIS=here``, no Python to start).
@@ -25,13 +25,24 @@ from typing import Any
 
 import lgm
 from lgm.helper import receive, send
+from lgm.mix import is_enough
 from lgm.planner import GAIN
 
 from .logs import log
 
 __all__ = ["Abandoned", "abandon", "analyze", "begin", "plans"]
 
-_START = "import sys; sys.path[:] = {path!r}; from lgm.helper import main; main(aside={aside})"
+# It gives way before it imports anything, which takes longer than some analyses.
+_START = """
+import os, sys
+os.nice({nice})
+if {aside} and hasattr(os, "SCHED_IDLE"):
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+sys.path[:] = {path!r}
+from lgm.helper import main
+main()
+"""
+_FEW = 400  # operations, for which a plan takes a fifth of a second, some half a second
 _WHILE = 0.5  # seconds
 _NICE = 10  # for a plan that is only better than one that is there
 _SHARE = 0.5  # of them a helper must have had that runs only where cores are idle, or it takes turns like others
@@ -80,11 +91,14 @@ class _Helper:
             self.end()
         for _ in range(3):  # it may have ended, as nobody asked for a while; and see _starves()
             try:
-                process = self._process if self._process is not None and self._process.poll() is None else self._begin()
+                nice = 0 if urgent or self._aside else _NICE
+                process = self._process
+                if process is None or process.poll() is not None:
+                    process = self._begin(nice)
                 assert process.stdin is not None and process.stdout is not None
                 self._check()
-                self._nice = 0 if urgent or self._aside else _NICE
-                send(process.stdin, (*question, self._nice))
+                self._nice = nice
+                send(process.stdin, (*question, nice))
                 if self._aside and self._starves(process):
                     self._aside = False
                     self.end()
@@ -111,13 +125,12 @@ class _Helper:
                 return True
         return False
 
-    def _begin(self) -> subprocess.Popen[bytes]:
+    def _begin(self, nice: int) -> subprocess.Popen[bytes]:
         self.end()
         if not sys.executable:
             raise OSError("no Python to start")
-        self._nice = 0
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(path=sys.path, aside=self._aside)],
+            [sys.executable, "-c", _START.format(path=sys.path, nice=nice, aside=self._aside)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -167,14 +180,17 @@ def analyze(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, u
 
 def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Iterator[lgm.Plan]:
     """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
-    both, which comes if it is faster. A thread of the program, which would slow it for that time, too, makes the other
-    alone.
+    both, which comes if it is faster. Where there is no helper, or would be begun for a moment's work, there is one.
     """
-    first = analyze(trace, device, "never") if recompute == "auto" and _helper.works else None
-    if first is not None:
-        yield first
-    plan = analyze(trace, device, recompute, urgent=first is None)
-    if first is None or plan.prediction.step_seconds < first.prediction.step_seconds * (1 - GAIN):
+    if trace.operations <= _FEW or not _helper.works:
+        yield lgm.analyze(trace, device, recompute=recompute)
+        return
+    first = analyze(trace, device, "never" if recompute == "auto" else recompute)
+    yield first
+    if recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
+        return
+    plan = analyze(trace, device, recompute, urgent=False)
+    if plan.prediction.step_seconds < first.prediction.step_seconds * (1 - GAIN):
         yield plan
 
 

@@ -42,7 +42,7 @@ def where_from() -> dict[str, Any]:
     import torch
 
     return {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a plain one: who reads it needs no torch
         "python": platform.python_version(),
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),

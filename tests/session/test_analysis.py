@@ -58,6 +58,20 @@ def test_a_plan_is_the_one_that_would_be_made_here(helper: Any) -> None:
     assert pid(helper) == first  # one process for all
 
 
+def test_the_process_needs_no_torch(helper: Any) -> None:
+    """Loading it takes a second, and 200 MB."""
+    with vtensor.enabled("64MiB", chunk=4096, min_size=1):
+        vtensor.record()
+        net = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(3):
+            net(torch.ones(256, 256)).sum().backward()
+            optimizer.step()
+        recorded = planning.recorded_trace()
+        analysis.analyze(recorded, lgm.Device(int(analyze_lifetimes(recorded).peak * 0.8), 1e9, 1e9), "never")
+    assert "torch" not in Path(f"/proc/{pid(helper)}/maps").read_text()
+
+
 def test_what_cannot_be_planned_is_said_as_here() -> None:
     trace, device = question(0.01)
     with pytest.raises(lgm.InfeasibleError, match="The smallest budget that works is") as found:
@@ -190,7 +204,11 @@ print("ends")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
 
 
-def test_training_is_planned_by_it(helper: Any) -> None:
+@pytest.mark.parametrize("few", [0, 400], ids=["many operations", "few"])
+def test_training_is_planned_by_it_where_there_is_much_to_do(
+    few: int, helper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(analysis, "_FEW", few)
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(6)])
     with vtensor.enabled("1MiB", chunk="16KiB", min_size="4KiB", host="64MiB"):
@@ -201,4 +219,4 @@ def test_training_is_planned_by_it(helper: Any) -> None:
             optimizer.step()
             planning.wait_for_plan()
         assert vtensor.memory_stats()["planned_iterations"] > 0
-        assert helper._process is not None
+        assert (helper._process is not None) == (few == 0)
