@@ -6,10 +6,9 @@ Leaves: the choice itself (``choice``), and what the moves cost in time (``simul
 The incoming lane is filled from the last deadline backwards (earliest-deadline order in reverse): each arrival ends
 when its vTensor is needed or when the next arrival must begin, whichever is earlier. It may begin only where the budget
 has room for it until it is needed (a chunk that leaves is room from the end of its copy on); what has none comes later,
-and is waited for. Room is given to the latest deadlines
-first, so deadlines must be near the truth: where the lanes are busier than the processor, an iteration without waits is
-far too short, and the last arrivals would take the room of all before them. ``planner.settle`` therefore schedules
-again by the times a simulation found.
+and is waited for. Room is given to the latest deadlines first, so deadlines must be near the truth: where the lanes are
+busier than the processor, an iteration without waits is far too short, and the last arrivals would take the room of all
+before them. ``planner.settle`` therefore schedules again by the times a simulation found.
 
 That is late, not best: simulated times contain waits, and an arrival that comes just in time for a late operation keeps
 it late. So what room is left is given away ("packed"): in the order in which they begin, arrivals move forward to where
@@ -30,6 +29,7 @@ from .model import Device, Floats, Ints, Plan, Trace
 __all__ = ["Moves", "Timing", "moves_of_plan", "nominal", "schedule"]
 
 _INSTANT = 1e-12  # seconds: what ends when an operation begins has ended
+_PARTS = 16  # of a copy out, that are free one after the other
 
 Timing = Literal["packed", "just_in_time", "on_demand"]
 
@@ -116,7 +116,7 @@ def schedule(
     if begin is None:
         begin = nominal(trace)
     room = device.budget_chunks - (life.live - cover(n, gaps.start, gaps.stop, used))
-    room -= np.minimum(_under_way(n, device, begin, out), np.maximum(room, 0))
+    room -= np.minimum(_under_way(n, device, begin, out, gaps.stop), np.maximum(room, 0))
     size = _bytes(trace, gaps.tensor[back], first, first + amount)
     each = size / device.in_speed / np.maximum(amount, 1) + device.latency
     safety = margin * (trace.chunk_bytes / device.in_speed + device.latency) + device.jitter
@@ -135,19 +135,24 @@ def schedule(
     return Moves(*out, *(column[order] for column in columns))
 
 
-def _under_way(n: int, device: Device, begin: Floats, out: tuple[Ints, ...]) -> Ints:
+def _under_way(n: int, device: Device, begin: Floats, out: tuple[Ints, ...], stop: Ints) -> Ints:
     """[n] Chunks that are away, but still being copied out when an operation begins: nobody can have them yet."""
-    op, _, first, last, size = (column[out[4] > 0] for column in out)
+    op, gap, first, last, size = (column[out[4] > 0] for column in out)
     count = last - first
     each = size / device.out_speed / np.maximum(count, 1) + device.latency
     # The lane takes one after the other: each begins when its operation does, or when all before it have ended.
     busy = np.cumsum(each * count)
     start = np.maximum.accumulate(begin[op] - (busy - each * count)) + (busy - each * count)
-    turn = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)  # 0, 1, ... within each copy
-    end = np.repeat(start, count) + np.repeat(each, count) * (turn + 1)
+    # Its chunks are free one after the other; of a long one, some at a time.
+    parts = np.minimum(count, _PARTS)
+    part = np.arange(int(parts.sum())) - np.repeat(np.cumsum(parts) - parts, parts) + 1
+    count_each, parts_each = np.repeat(count, parts), np.repeat(parts, parts)
+    free = count_each * part // parts_each
+    end = np.repeat(start, parts) + np.repeat(each, parts) * free
     two_turns = np.concatenate([begin[:-1], begin[:-1] + begin[-1]])
-    change = np.bincount(op, count, 2 * n + 1)
-    change -= np.bincount(np.searchsorted(two_turns, end - _INSTANT), minlength=2 * n + 1)[: 2 * n + 1]
+    over = np.minimum(np.searchsorted(two_turns, end - _INSTANT), np.repeat(stop[gap], parts))
+    freed = free - count_each * (part - 1) // parts_each
+    change = np.bincount(op, count, 2 * n + 1) - np.bincount(over, freed, 2 * n + 1)
     away = np.cumsum(change[:-1]).astype(np.int64)
     return np.asarray(away[:n] + away[n:], dtype=np.int64)
 

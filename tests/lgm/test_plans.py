@@ -15,7 +15,8 @@ from lgm import Device, InvalidPlanError, Plan, Switches
 from lgm.bounds import least_seconds, least_seconds_in_windows
 from lgm.lifetimes import analyze_lifetimes
 from lgm.mapping import away_at_turn, layers
-from lgm.schedule import Moves, moves_of_plan
+from lgm.planner import select
+from lgm.schedule import Moves, _leaves, _under_way, moves_of_plan, nominal
 from lgm.simulate import run_on_demand, run_plan
 from lgm.validate import check, validate
 
@@ -90,6 +91,23 @@ def test_a_gap_counts_once_its_copy_can_have_ended() -> None:
         plan = lgm.analyze(trace, device, switches)
         assert plan.out_tensor.tolist() == [leaves]
         assert plan.prediction.step_seconds == pytest.approx(seconds)
+
+
+def test_a_chunk_that_leaves_is_room_once_it_is_copied() -> None:
+    """Against a lane that copies chunk by chunk."""
+    for seed in range(20):
+        trace = training(3 + seed % 5, seed)
+        device, life, n = device_for(trace, seed), analyze_lifetimes(trace), trace.operations
+        used = select(life, device, Switches(), 0, improve=False)
+        begin, out, stop = nominal(trace), _leaves(trace, life, used), life.gaps.stop
+        two_turns = np.concatenate([begin[:-1], begin[:-1] + begin[-1]])
+        expected, lane = np.zeros(2 * n, dtype=np.int64), 0.0
+        for op, gap, first, last, size in zip(*out, strict=True):
+            lane = max(lane, begin[op]) if size else lane
+            for _ in range(last - first if size else 0):
+                lane += size / (last - first) / device.out_speed
+                expected[op : min(np.searchsorted(two_turns, lane - 1e-12), stop[gap])] += 1
+        assert (_under_way(n, device, begin, out, stop) == expected[:n] + expected[n:]).all(), seed
 
 
 def test_auto_is_as_fast_as_the_best_it_tries() -> None:
