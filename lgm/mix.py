@@ -126,7 +126,7 @@ class _Search:
         self.tries = _most_tries(trace)
         self.fastest = copying_only
         # Finding the best reservation for each draft took half of the time, and gave nothing: it differs little.
-        self.reservation = None if planner.drafts_are_plans(trace, switches) else copying_only.reservation
+        self.reservation = copying_only.reservation
         # Of a step, by what is made again.
         self.seconds: dict[tuple[tuple[int, int, int], ...], float] = {(): copying_only.prediction.step_seconds}
 
