@@ -75,15 +75,20 @@ class _Helper:
     def analyze(self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, urgent: bool) -> lgm.Plan:
         with self._asking:
             answer = self._ask((trace, device, recompute), urgent) if self.works else None
-        self._check()
         if answer is None:
-            return lgm.analyze(trace, device, recompute=recompute)
+            return self.here(trace, device, recompute)
+        self._check()
         if isinstance(answer, tuple):
             raise lgm.InfeasibleError(*answer)
         if isinstance(answer, str):
             raise RuntimeError(answer)
         plan: lgm.Plan = answer
         return plan
+
+    def here(self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> lgm.Plan:
+        """By the thread that asks."""
+        self._check()
+        return lgm.analyze(trace, device, recompute=recompute)
 
     def _ask(self, question: tuple[Any, ...], urgent: bool) -> Any:
         """None if there is no helper, and will be none."""
@@ -183,7 +188,7 @@ def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Ite
     both, which comes if it is faster. Where there is no helper, or would be begun for a moment's work, there is one.
     """
     if trace.operations <= _FEW or not _helper.works:
-        yield lgm.analyze(trace, device, recompute=recompute)
+        yield _helper.here(trace, device, recompute)
         return
     first = analyze(trace, device, "never" if recompute == "auto" else recompute)
     yield first

@@ -148,6 +148,7 @@ class Planner:
         try:
             self._make(make_recording(raw, self.config.chunk), raw, device)
         except (lgm.InfeasibleError, Abandoned) as error:
+            # Without copies, what does not fit is made again and again.
             slow = self.config.recompute == "only" and not self.why_not and not isinstance(error, Abandoned)
             self.why_not = str(error)
             log.log(logging.WARNING if slow else logging.INFO, "no plan%s: %s", ", steps will be slow" * slow, error)
@@ -276,8 +277,9 @@ def prediction() -> tuple[float, int]:
 
 def why_no_plan() -> str:
     """The reason, if the newest analysis found none or is not done; else empty."""
-    under_way = "the first is still being made" if _planner is not None and _planner.work.busy else ""
-    return under_way if _planner is None else _planner.why_not or under_way
+    if (planner := _planner) is None:
+        return ""
+    return planner.why_not or ("the first is still being made" if planner.work.busy else "")
 
 
 def wait_for_plan() -> None:
