@@ -58,7 +58,7 @@ VTENSOR = [
 ]
 LGM_HARMONY = [
     {"profile", "packing"},
-    {"tasks"},
+    {"recorded", "measured", "tasks"},
     {"events"},
     {"search"},
     {"report"},

@@ -7,45 +7,54 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from typing import get_args
 
 from .. import codec
+from ..errors import LgmError
 from ..gpus import GPUS, Numbers, on_gpu
 from ..units import parse_bytes, parse_speed
-from .profile import profile_of
+from .measured import is_measured, load_measured
+from .profile import Profile
+from .recorded import profile_of
 from .report import perfetto, table
 from .search import find_schedule
-from .tasks import Machine, Mode
+from .tasks import Machine, Mode, Place
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of the command."""
-    parser.add_argument("trace", help="of one iteration without microbatches")
-    parser.add_argument("--samples", type=int, required=True, metavar="N", help="of the recorded iteration")
-    parser.add_argument("--minibatch", type=int, metavar="N", help="samples of a step (default: as many)")
+    parser.add_argument("profile", help="trace of one iteration without microbatches; or layers each measured alone")
+    parser.add_argument("--samples", type=int, metavar="N", help="of the recorded iteration")
+    parser.add_argument("--minibatch", type=int, metavar="N", help="samples of a step (default: as --samples)")
     parser.add_argument("--budget", required=True, help="of each device, e.g. 4GiB")
     parser.add_argument("--devices", type=int, default=1, metavar="N")
     parser.add_argument("--link", default="12GB/s", help="of the host, each way, for all devices together (12GB/s)")
     parser.add_argument("--own-links", action="store_true", help="each device has such a link for itself")
     parser.add_argument("--peer", metavar="SPEED", help="from device to device (default: as the link)")
-    parser.add_argument("--layers", type=int, default=32, metavar="N", help="into which the model is cut (32)")
-    parser.add_argument("--gpu", choices=sorted(GPUS), help="what it would take there, by arithmetic")
+    parser.add_argument("--optimizer-on", choices=get_args(Place), default="device", help="where weights are updated")
+    parser.add_argument("--no-overlap", dest="overlap", action="store_false", help="copies wait for computing")
+    parser.add_argument("--layers", type=int, default=32, metavar="N", help="into which a trace's model is cut (32)")
+    parser.add_argument("--gpu", choices=sorted(GPUS), help="what a trace would take there, by arithmetic")
     parser.add_argument("--numbers", choices=get_args(Numbers), default="fp32", help="with --gpu: in which format")
     parser.add_argument("-o", "--output", metavar="JSON", help="write the fastest for ui.perfetto.dev")
 
 
 def run(options: argparse.Namespace, progress: Callable[[str, float], None]) -> int:
     """Search, print, write."""
-    trace = codec.load_trace(options.trace)
-    if options.gpu is not None:
-        trace = on_gpu(trace, GPUS[options.gpu], options.numbers)
-    profile = profile_of(trace, options.samples, options.layers)
+    profile, samples = _profile(options)
     link = parse_speed(options.link)
-    peer = parse_speed(options.peer) if options.peer else link
-    machine = Machine(options.devices, float(parse_bytes(options.budget)), link, peer, options.own_links)
-    samples = options.minibatch or options.samples
+    machine = Machine(
+        devices=options.devices,
+        budget=float(parse_bytes(options.budget)),
+        link=link,
+        peer=parse_speed(options.peer) if options.peer else link,
+        own_links=options.own_links,
+        optimizer_on=options.optimizer_on,
+        overlap=options.overlap,
+    )
     modes: tuple[Mode, ...] = ("pipeline", "data") if options.devices > 1 else ("pipeline",)
     found = {mode: find_schedule(profile, machine, samples, mode, progress) for mode in modes}
     progress("done", 1.0)
@@ -55,3 +64,19 @@ def run(options: argparse.Namespace, progress: Callable[[str, float], None]) -> 
         perfetto(fastest.outcome, options.output)
         print(f"wrote {options.output}; open it at ui.perfetto.dev")
     return 0
+
+
+def _profile(options: argparse.Namespace) -> tuple[Profile, int]:
+    """And the samples of a step."""
+    if is_measured(options.profile):
+        if options.minibatch is None or options.gpu is not None:
+            raise LgmError("layers measured on a device need --minibatch, and no --gpu")
+        return load_measured(options.profile), options.minibatch
+    if options.samples is None:
+        raise LgmError("a trace needs --samples: how many the recorded iteration had")
+    trace = codec.load_trace(options.profile)
+    profile = profile_of(trace, options.samples, options.layers)
+    if options.gpu is not None:
+        there = profile_of(on_gpu(trace, GPUS[options.gpu], options.numbers), options.samples, options.layers)
+        profile = replace(there, update=profile.update) if options.optimizer_on == "host" else there
+    return profile, options.minibatch or options.samples

@@ -1,7 +1,8 @@
 """What happens when, by simulation: copies in, copies out and computing of each device, each a queue in order.
 
 Source: Harmony's event simulator. An event begins when what it needs is there and its queue is free; weights of the
-next task may come once the last microbatch of this one computes; inputs are there for one microbatch ahead.
+next task may come once the last microbatch of this one computes; inputs are there for one microbatch ahead. Without
+overlap, which is how its authors rank schedules, a device does one thing at a time.
 
 Covers: the time of an iteration, the bytes it swaps, every event for a picture.
 Leaves: which packs and microbatches (``search``).
@@ -9,8 +10,10 @@ Leaves: which packs and microbatches (``search``).
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass, field
 
+from ..errors import LgmError
 from .profile import Profile
 from .tasks import Machine, Schedule, Task, tasks_of
 
@@ -47,13 +50,16 @@ class _Handed:
 
     def __init__(self, device: int | None) -> None:
         self.device = device  # None: in the host's memory
-        self._upto: list[tuple[int, float]] = []
+        self._upto: list[int] = []
+        self._ends: list[float] = []
 
     def add(self, samples: int, end: float) -> None:
-        self._upto.append((samples, end))
+        self._upto.append(samples)
+        self._ends.append(end)
 
     def ready(self, samples: int) -> float:
-        return next((end for upto, end in self._upto if upto >= samples), 0.0)
+        at = bisect.bisect_left(self._upto, samples)
+        return self._ends[at] if at < len(self._ends) else 0.0
 
 
 class _Run:
@@ -63,6 +69,7 @@ class _Run:
         self.devices = 1 if self.data else machine.devices
         self.samples = schedule.samples // (machine.devices if self.data else 1)
         self.copies = machine.devices if self.data else 1  # of every device's bytes
+        self.busy = [0.0] * self.devices  # computing
         self.free: dict[tuple[int, str], float] = {}
         self.next_weights = [0.0] * self.devices  # when those of the next task may begin to come
         self.out = Outcome()
@@ -72,8 +79,9 @@ class _Run:
         self.wanted = {first for first, _ in schedule.backward[:-1]} - {0}
 
     def event(self, device: int, queue: str, name: str, seconds: float, *after: float) -> float:
-        begin = max(self.free.get((device, queue), 0.0), *after, 0.0)
-        self.free[device, queue] = end = begin + seconds
+        line = queue if self.machine.overlap or queue == "host" else "any"
+        begin = max(self.free.get((device, line), 0.0), *after, 0.0)
+        self.free[device, line] = end = begin + seconds
         if seconds > 0:
             self.out.events.append(Event(device, queue, name, begin, end))
         return end
@@ -99,44 +107,42 @@ class _Run:
         self.out.between_devices += size
         return self.event(task.device, "peer", "input", size / self.machine.peer, ready)
 
+    def compute(self, device: int, name: str, seconds: float, *after: float) -> float:
+        self.busy[device] += seconds
+        return self.event(device, "compute", name, seconds, *after)
+
     def forward(self, task: Task, again: bool) -> None:
         """Also the forward of backward tasks: `again` says so, and then goes backward at once."""
-        p, size = self.profile, range(task.first, task.stop)
+        p, layers, count = self.profile, slice(task.first, task.stop), task.samples
+        if self.samples % count:
+            raise LgmError(f"{self.samples} samples are not in microbatches of {count}")
         name = f"{'backward' if again else 'forward'} {task.first}-{task.stop - 1}"
-        weights = self.swap_in(
-            task.device,
-            f"weights {name}",
-            float(p.weights[task.first : task.stop].sum()),
-            self.next_weights[task.device],
-        )
+        size = float(p.weights[layers].sum())
+        weights = self.swap_in(task.device, f"weights {name}", size, self.next_weights[task.device])
         given = self.kept.get(task.first, self.activation) if again else self.activation
         if task.first == 0:
             given = _Handed(None)  # the batch
         handed, gradients = _Handed(task.device), _Handed(task.device)
-        forward = float(p.forward[task.first : task.stop].sum())
-        backward = float(p.backward[task.first : task.stop].sum())
-        last_pack = again and task.stop == len(p)
+        seconds = float((p.forward(count) + p.backward(count) if again else p.forward(count))[layers].sum())
+        inputs = [*p.given(count).tolist(), 0.0]
+        keep = self.wanted.intersection(range(task.first, task.stop)) if not again else ()
         ends: list[float] = []
-        done = 0
-        while done < self.samples:
-            count = min(task.samples, self.samples - done)
-            upto = done + count
+        for upto in range(count, self.samples + 1, count):
             before = ends[-2] if len(ends) > 1 else 0.0  # inputs of two microbatches have room
-            arrived = self.take(given, task, upto, count * float(p.inputs[task.first]), before)
-            if again and not last_pack:
-                arrived = max(arrived, self.take(self.gradient, task, upto, count * float(p.inputs[task.stop]), before))
-            seconds = count * (forward + (backward if again else 0.0))
-            end = self.event(task.device, "compute", name, seconds, weights, arrived)
+            arrived = self.take(given, task, upto, inputs[task.first], before)
+            if again and task.stop < len(p):
+                arrived = max(arrived, self.take(self.gradient, task, upto, inputs[task.stop], before))
+            end = self.compute(task.device, name, seconds, weights, arrived)
             self.next_weights[task.device] = end - seconds
             ends.append(end)
-            for layer in self.wanted.intersection(size) if not again else ():
+            for layer in keep:
                 kept = self.kept.setdefault(layer, _Handed(None))
-                kept.add(upto, self.swap_out(task.device, "keep", count * float(p.inputs[layer]), end))
+                kept.add(upto, self.swap_out(task.device, "keep", inputs[layer], end))
             if not again and task.stop < len(p):
-                self.hand(handed, task, upto, count * float(p.inputs[task.stop]), end)
+                self.hand(handed, task, upto, inputs[task.stop], end)
             if again and task.first > 0:
-                self.hand(gradients, task, upto, count * float(p.inputs[task.first]), end)
-            done = upto
+                self.hand(gradients, task, upto, inputs[task.first], end)
+        self.event(task.device, "compute", "between tasks", self.machine.between)
         if again:
             self.gradient = gradients
         else:
@@ -144,16 +150,21 @@ class _Run:
 
     def update(self, task: Task) -> None:
         p, of = self.profile, slice(task.first, task.stop)
-        weights, states = float(p.weights[of].sum()), float(p.states[of].sum())
+        weights, seconds = float(p.weights[of].sum()), float(p.update[of].sum())
         name = f"{task.first}-{task.stop - 1}"
-        there = self.swap_in(task.device, f"states {name}", states, self.next_weights[task.device])
         complete = self.free.get((task.device, "compute"), 0.0)
         if self.data and self.machine.devices > 1:
             moved = 2 * (self.machine.devices - 1) / self.machine.devices * weights
             self.out.between_devices += moved * self.copies
             complete = self.event(task.device, "peer", f"average {name}", moved / self.machine.peer, complete)
-        end = self.event(task.device, "compute", f"update {name}", float(p.update[of].sum()), there, complete)
-        self.swap_out(task.device, f"updated {name}", weights + states, end)
+        if self.machine.optimizer_on == "host":
+            there = self.swap_out(task.device, f"gradients {name}", weights, complete)
+            self.event(task.device, "host", f"update {name}", seconds, there)
+        else:
+            states = float(p.states[of].sum())
+            there = self.swap_in(task.device, f"states {name}", states, self.next_weights[task.device])
+            end = self.compute(task.device, f"update {name}", seconds, there, complete)
+            self.swap_out(task.device, f"updated {name}", weights + states, end)
 
     def all(self) -> Outcome:
         for task in tasks_of(self.schedule, self.devices):
@@ -162,10 +173,7 @@ class _Run:
             else:
                 self.forward(task, task.kind == "backward")
         self.out.seconds = max(self.free.values(), default=0.0)
-        busy = [0.0] * self.devices
-        for event in self.out.events:
-            busy[event.device] += (event.end - event.begin) * (event.queue == "compute")
-        self.out.computing = max(busy)
+        self.out.computing = max(self.busy)
         return self.out
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..model import Floats
 
-__all__ = ["Fits", "Packs", "every_packing", "neighbours", "packings"]
+__all__ = ["Fits", "Packs", "every_packing", "greedy", "neighbours", "packings"]
 
 Packs = tuple[tuple[int, int], ...]
 """First layer, and the one after the last, of each."""
@@ -27,9 +27,12 @@ def packings(sizes: Sequence[Floats], fits: Fits, n: int) -> set[Packs]:
     Harmony takes the fewest packs that fit. But packs that share devices need more of them, and of larger packs less
     can be done while they come: more are tried, too.
     """
-    found = {_greedy(fits, n)}
+    found = {greedy(fits, n)}
     for size in sizes:
-        found |= {_balanced(size, fits, n, count) for count in _counts(n)}
+        fewest = next(filter(None, (_balanced(size, fits, n, count) for count in range(1, n + 1))), None)
+        if fewest is not None:
+            more = (count for count in _counts(n) if count > len(fewest))
+            found |= {fewest, *(_balanced(size, fits, n, count) for count in more)}
     return {packs for packs in found if packs is not None}
 
 
@@ -66,7 +69,7 @@ def _counts(n: int) -> list[int]:
     return [count for count in counts if count <= n]
 
 
-def _greedy(fits: Fits, n: int) -> Packs | None:
+def greedy(fits: Fits, n: int) -> Packs | None:
     """From the last layer on; what is left over is the first pack. None if a layer does not fit."""
     cuts, stop = [n], n
     while stop > 0:
@@ -81,8 +84,8 @@ def _greedy(fits: Fits, n: int) -> Packs | None:
 
 
 def _balanced(size: Floats, fits: Fits, n: int, count: int) -> Packs | None:
-    before = np.concatenate([[0.0], np.cumsum(size)])
-    at = np.searchsorted(before, before[-1] * np.arange(1, count) / count)
+    upto = np.cumsum(size)
+    at = np.searchsorted(upto, upto[-1] * np.arange(1, count) / count)
     ends = np.clip(at, np.arange(1, count), n - np.arange(count - 1, 0, -1))  # none of them empty
     packs = _between([0, *np.maximum.accumulate(ends).tolist(), n])
     return packs if all(a < b and fits(a, b) for a, b in packs) else None

@@ -1,91 +1,52 @@
-"""What each layer of a model takes: time, weights, what it is given and leaves behind.
+"""What layers take: the questions that a schedule asks of whoever knows them.
 
-Covers: reading layers off a trace. Leaves: where the chain of the forward pass is cut (``lgm.chain``).
+Covers: the interface. Leaves: layers read off a trace (``recorded``), layers that were each measured alone
+(``measured``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
 
-import numpy as np
+from ..model import Floats
 
-from ..chain import backward_at, even_blocks, find_chain
-from ..errors import LgmError
-from ..limits import are_sizes
-from ..model import Floats, Ints, Trace
-from ..schedule import nominal
-
-__all__ = ["Profile", "profile_of"]
+__all__ = ["Profile"]
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """n layers. Times and bytes grow with the number of samples; those of weights do not."""
+class Profile(ABC):
+    """n layers, one after the other."""
 
-    forward: Floats
-    """[n] Seconds of one sample."""
-    backward: Floats
-    """[n] Seconds of one sample, without running forward again."""
-    update: Floats
-    """[n] Seconds."""
+    __slots__ = ()
+
     weights: Floats
     """[n] Bytes of weights and buffers; the gradient takes as many."""
     states: Floats
     """[n] Bytes of the optimizer's states."""
-    inputs: Floats
-    """[n] Bytes of one sample that a layer is given; its gradient takes as many."""
-    leaves: Floats
-    """[n] Bytes of one sample that it leaves behind for its backward."""
-
-    def __post_init__(self) -> None:
-        if not are_sizes(*(getattr(self, name) for name in self.__slots__)):
-            raise LgmError("a profile is rows of as many numbers as there are layers, none of them negative")
+    update: Floats
+    """[n] Seconds."""
 
     def __len__(self) -> int:
-        return len(self.forward)
+        return len(self.weights)
 
+    @abstractmethod
+    def forward(self, samples: int) -> Floats:
+        """[n] Seconds of a microbatch of so many samples."""
 
-def profile_of(trace: Trace, samples: int, layers: int = 32) -> Profile:
-    """Of a recorded iteration of so many samples, in about so many layers of the same size.
+    @abstractmethod
+    def backward(self, samples: int) -> Floats:
+        """[n] Seconds of a microbatch, without running forward again."""
 
-    Weights are tensors that last and are read forward: each is its first reader's. States are those that only the
-    optimizer uses, divided as weights are.
+    @abstractmethod
+    def given(self, samples: int) -> Floats:
+        """[n] Bytes of a microbatch that a layer is given; its gradient takes as many."""
 
-    Raises
-    ------
-    LgmError
-        If the trace has no forward and backward pass.
-    """
-    if samples < 1 or layers < 1:
-        raise LgmError("samples and layers must be at least 1")
-    chain = find_chain(trace)
-    blocks = even_blocks(chain, layers)
-    edges = np.append(chain.rows[blocks], chain.end)
-    begin = nominal(trace)
-    at = backward_at(trace, chain, blocks)[: chain.stop - chain.end]
-    backward = np.bincount(at, np.diff(begin)[chain.end : chain.stop], minlength=len(blocks))
-    weights, states = _lasting(trace, chain.end, edges)
-    share = weights / max(weights.sum(), 1.0)
-    last = np.append(blocks[1:], len(chain.rows)) - 1
-    given = np.concatenate([[chain.across[0]], chain.across[last[:-1]]])
-    return Profile(
-        forward=np.diff(begin[edges]) / samples,
-        backward=backward / samples,
-        update=share * (begin[-1] - begin[chain.stop]),
-        weights=weights,
-        states=share * states,
-        inputs=given / samples,
-        leaves=np.add.reduceat(chain.leaves, blocks) / samples,
-    )
+    @abstractmethod
+    def bytes_forward(self, first: int, stop: int, samples: int) -> float:
+        """What the layers [first, stop) need at once while they run forward; infinite if nobody knows."""
 
+    @abstractmethod
+    def bytes_backward(self, first: int, stop: int, samples: int) -> float:
+        """What they need while they run forward again, and backward; infinite if nobody knows.
 
-def _lasting(trace: Trace, backward: int, edges: Ints) -> tuple[Floats, float]:
-    """[n] Bytes of weights, and bytes of what only the optimizer uses."""
-    lasts = (trace.tensor_born < 0) & (trace.tensor_died < 0)
-    first = np.full(trace.tensors, trace.operations)
-    np.minimum.at(first, trace.use_tensor, trace.use_op)
-    early = lasts & (first < backward)
-    layer = np.clip(np.searchsorted(edges, first[early], side="right") - 1, 0, len(edges) - 2)
-    weights = np.bincount(layer, trace.tensor_bytes[early], minlength=len(edges) - 1)
-    late = lasts & (first >= backward) & (first < trace.operations)
-    return np.asarray(weights, dtype=np.float64), float(trace.tensor_bytes[late].sum())
+        What of the next task comes meanwhile is not counted, as in the published scheduler: leave room for it.
+        """

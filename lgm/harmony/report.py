@@ -57,7 +57,7 @@ def _packs(packs: Packs) -> str:
 
 def perfetto(outcome: Outcome, path: str | os.PathLike[str]) -> None:
     """Write the iteration as Chrome trace JSON."""
-    queues = ["compute", "in", "out", "peer"]
+    queues = ["compute", "in", "out", "peer", "host"]
     events: list[dict[str, object]] = []
     for device in sorted({event.device for event in outcome.events}):
         events.append({"ph": "M", "pid": device, "name": "process_name", "args": {"name": f"device {device}"}})

@@ -1,7 +1,7 @@
 """The fastest schedule: over packs and microbatches forward, and the same backward.
 
 Covers: which points are tried; a schedule for each way of going parallel.
-Leaves: how long one takes (``events``), whether it fits (``tasks``).
+Leaves: how long one takes (``events``), whether it fits (``profile``).
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import LgmError
+from ..model import Floats
 from .events import Outcome, simulate
 from .packing import Packs, every_packing, neighbours, packings
 from .profile import Profile
-from .tasks import Machine, Mode, Schedule, bytes_backward, bytes_forward
+from .tasks import Machine, Mode, Schedule
 
 __all__ = ["Found", "find_schedule", "microbatches"]
 
@@ -54,13 +55,14 @@ def find_schedule(
     search = _Search(profile, machine, microbatches(share), progress or (lambda _what, _share: None))
     search.backward(samples, mode)
     if not search.tried:
-        largest = max(bytes_backward(profile, k, k + 1, 1) for k in range(len(profile)))
+        largest = max(profile.bytes_backward(k, k + 1, 1) for k in range(len(profile)))
         raise LgmError(
             f"no schedule fits: one layer with one sample needs {largest / 2**20:.0f} MiB, and the budget is "
             f"{machine.budget / 2**20:.0f} MiB"
         )
     search.forward()
-    search.nearby()
+    if not search.few:
+        search.nearby()
     fastest = search.best(1)[0]
     return Found(fastest, search.tried[fastest], len(search.tried))
 
@@ -77,7 +79,8 @@ class _Search:
     def backward(self, samples: int, mode: Mode) -> None:
         for k, size in enumerate(self.sizes):
             self.say("backward", k / len(self.sizes) / 2)
-            for packs in sorted(self._packings(size, len(self.profile), bytes_backward)):
+            seconds = self.profile.forward(size) + self.profile.backward(size)
+            for packs in sorted(self._packings(size, seconds, self.profile.bytes_backward)):
                 self._try(Schedule(mode, samples, size, packs[:-1], size, packs))
 
     def forward(self) -> None:
@@ -86,7 +89,8 @@ class _Search:
             self.say("forward", 0.5 + k / len(best) / 4)
             rest = each.backward[-1][0]  # the last pack's forward is a part of its backward
             for size in (size for size in self.sizes if size >= each.backward_samples) if rest else ():
-                for packs in sorted(self._packings(size, rest, bytes_forward)):
+                seconds = self.profile.forward(size)[:rest]
+                for packs in sorted({each.backward[:-1], *self._packings(size, seconds, self.profile.bytes_forward)}):
                     self._try(replace(each, forward_samples=size, forward=packs))
 
     def nearby(self) -> None:
@@ -107,22 +111,25 @@ class _Search:
             self.tried[schedule] = simulate(self.profile, schedule, self.machine)
 
     def _fits(self, schedule: Schedule) -> bool:
-        p, budget = self.profile, self.machine.budget
-        forward, backward = schedule.forward_samples, schedule.backward_samples
-        return all(bytes_forward(p, a, b, forward) <= budget for a, b in schedule.forward) and all(
-            bytes_backward(p, a, b, backward) <= budget for a, b in schedule.backward
+        forward, backward, budget = schedule.forward_samples, schedule.backward_samples, self.machine.budget
+        return all(self.profile.bytes_forward(*pack, forward) <= budget for pack in schedule.forward) and all(
+            self.profile.bytes_backward(*pack, backward) <= budget for pack in schedule.backward
         )
 
-    def _packings(self, samples: int, n: int, need: Callable[[Profile, int, int, int], float]) -> set[Packs]:
-        p = self.profile
+    def _packings(self, samples: int, seconds: Floats, need: Callable[[int, int, int], float]) -> set[Packs]:
+        """The layers of `seconds` in packs that fit."""
 
         def fits(first: int, stop: int) -> bool:
-            return need(p, first, stop, samples) <= self.machine.budget
+            return need(first, stop, samples) <= self.machine.budget
 
+        n = len(seconds)
         if self.few:
             return every_packing(fits, n)
-        memory = np.array([need(p, k, k + 1, samples) for k in range(n)])
-        return packings((memory, (p.forward + p.backward)[:n]), fits, n)
+        memory = np.array([need(k, k + 1, samples) for k in range(n)])
+        if memory.max() > self.machine.budget:
+            return set()
+        alone = np.maximum(memory - self.profile.given(samples)[:n], 0.0)
+        return packings((alone, seconds), fits, n)
 
 
 def microbatches(samples: int) -> list[int]:

@@ -1,7 +1,7 @@
 """In which order packs are run, and where.
 
-Covers: machines, schedules, the row of tasks of one iteration, what a task needs at once.
-Leaves: when each happens (``events``).
+Covers: machines, schedules, the row of tasks of one iteration.
+Leaves: when each happens (``events``), what a pack needs (``profile``).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Literal, get_args
 
 from ..errors import LgmError
 from .packing import Packs
-from .profile import Profile
 
-__all__ = ["Machine", "Mode", "Schedule", "Task", "bytes_backward", "bytes_forward", "tasks_of"]
+__all__ = ["Machine", "Mode", "Place", "Schedule", "Task", "tasks_of"]
 
 Mode = Literal["pipeline", "data"]
+Place = Literal["device", "host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,18 @@ class Machine:
     """Bytes a second from one device to another."""
     own_links: bool = False
     """Whether each device has such a link for itself."""
+    optimizer_on: Place = "device"
+    """Where weights are updated. On the host, gradients go there, and states stay."""
+    overlap: bool = True
+    """Whether a device copies while it computes."""
+    between: float = 0.0
+    """Seconds that a device takes from one task to the next."""
 
     def __post_init__(self) -> None:
         if self.devices < 1 or self.budget <= 0 or self.link <= 0 or self.peer <= 0:
             raise LgmError("a machine has at least one device, and budgets and speeds above 0")
+        if self.optimizer_on not in get_args(Place):
+            raise LgmError(f"optimizers are on one of {', '.join(get_args(Place))}")
 
     @property
     def lane(self) -> float:
@@ -83,21 +91,3 @@ def tasks_of(schedule: Schedule, devices: int) -> Iterator[Task]:
         yield Task("backward", first, stop, schedule.backward_samples, turn % devices)
         yield Task("update", first, stop, 0, turn % devices)
         turn += 1
-
-
-def bytes_forward(profile: Profile, first: int, stop: int, samples: int) -> float:
-    """Weights; the input of this microbatch and of the next; the most that one of the layers makes."""
-    most = float((profile.leaves[first:stop] + profile.inputs[first:stop]).max())
-    return float(profile.weights[first:stop].sum() + samples * (2 * profile.inputs[first] + most))
-
-
-def bytes_backward(profile: Profile, first: int, stop: int, samples: int) -> float:
-    """Weights and gradients; all that the layers leave behind; inputs and gradients of two microbatches.
-
-    What of the next task comes meanwhile is not counted, as in the published scheduler: leave room for it.
-    The update of the same pack needs its states in the place of what microbatches took.
-    """
-    weights, states = (float(row[first:stop].sum()) for row in (profile.weights, profile.states))
-    handed = float(profile.inputs[stop]) if stop < len(profile) else 0.0
-    work = samples * (float(profile.leaves[first:stop].sum()) + 2 * float(profile.inputs[first]) + 2 * handed)
-    return 2 * weights + max(work, states)

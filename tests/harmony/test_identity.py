@@ -78,7 +78,8 @@ def check(name: str, recompute: bool, fractions: tuple[float, ...], steps: int =
         model, batch, loss = MODELS[name]()
         model.train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=3, recompute=recompute)
+        where = {"optimizer_on": "device"}  # with states on the host some of them would fit
+        trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=3, recompute=recompute, **where)
         losses = []
         for _ in range(steps):
             losses.append(trainer.step(batch()))

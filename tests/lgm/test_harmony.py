@@ -12,16 +12,15 @@ import pytest
 
 import lgm
 from lgm.cli import main
-from lgm.harmony import Machine, Outcome, Profile, Schedule, find_schedule, profile_of, search, simulate
+from lgm.harmony import Machine, Outcome, Recorded, Schedule, find_schedule, profile_of, search, simulate
 from lgm.harmony.packing import Packs
 from lgm.harmony.search import microbatches
-from lgm.harmony.tasks import bytes_backward, bytes_forward
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
 
 
-def random_profile(rng: np.random.Generator, n: int) -> Profile:
-    return Profile(*(rng.integers(1, 6, n).astype(float) for _ in range(7)))
+def random_profile(rng: np.random.Generator, n: int) -> Recorded:
+    return Recorded(*(rng.integers(1, 6, n).astype(float) for _ in range(7)))
 
 
 def all_packs(n: int) -> Iterator[Packs]:
@@ -29,18 +28,18 @@ def all_packs(n: int) -> Iterator[Packs]:
         yield tuple(itertools.pairwise([0, *inner, n]))
 
 
-def every_schedule(profile: Profile, machine: Machine, samples: int) -> Iterator[Schedule]:
+def every_schedule(profile: Recorded, machine: Machine, samples: int) -> Iterator[Schedule]:
     n = len(profile)
     for ub, uf in itertools.product(microbatches(samples), repeat=2):
         for backward in all_packs(n):
-            if any(bytes_backward(profile, a, b, ub) > machine.budget for a, b in backward):
+            if any(profile.bytes_backward(a, b, ub) > machine.budget for a, b in backward):
                 continue
             rest = backward[-1][0]
             if rest == 0:
                 yield Schedule("pipeline", samples, ub, (), ub, backward)
                 continue
             for forward in all_packs(rest):
-                if uf >= ub and all(bytes_forward(profile, a, b, uf) <= machine.budget for a, b in forward):
+                if uf >= ub and all(profile.bytes_forward(a, b, uf) <= machine.budget for a, b in forward):
                     yield Schedule("pipeline", samples, uf, forward, ub, backward)
 
 
@@ -63,7 +62,7 @@ def test_the_search_is_near_the_best_of_all(block: int, monkeypatch: pytest.Monk
         rng = np.random.default_rng(seed)
         profile = random_profile(rng, int(rng.integers(1, 5)))
         samples = int(rng.integers(1, 4))
-        need = max(bytes_backward(profile, k, k + 1, 1) for k in range(len(profile)))
+        need = max(profile.bytes_backward(k, k + 1, 1) for k in range(len(profile)))
         machine = Machine(int(rng.integers(1, 4)), need * (1 + rng.random() * 2), 1 + rng.random() * 9, 10.0)
         best = min(simulate(profile, each, machine).seconds for each in every_schedule(profile, machine, samples))
         assert find_schedule(profile, machine, samples).outcome.seconds == best, seed
@@ -81,7 +80,7 @@ def test_weights_go_in_twice_and_out_once(devices: int) -> None:
     """Harmony's 3|W|, whatever the number of microbatches; each of N devices that share data updates its own."""
     n = 8
     zero, one = np.zeros(n), np.ones(n)
-    profile = Profile(one, one, one, 10 * one, zero, zero, zero)
+    profile = Recorded(one, one, one, 10 * one, zero, zero, zero)
     machine = Machine(devices, 1e9, 1e3, 1e3)
     packs = tuple((k, k + 1) for k in range(n))
     for samples in (4, 64):
@@ -96,7 +95,7 @@ def test_devices_share_the_work() -> None:
     """With a fast link a pipeline of many packs nears a share of the time for each device."""
     n = 32
     one = np.ones(n)
-    profile = Profile(one, 2 * one, 0 * one, one, one, 0.01 * one, one)
+    profile = Recorded(one, 2 * one, 0 * one, one, one, 0.01 * one, one)
     packs = tuple((k, k + 1) for k in range(n))
     schedule = Schedule("pipeline", 64, 4, packs[:-1], 4, packs)
     alone = simulate(profile, schedule, Machine(1, 1e9, 1e9, 1e9)).seconds
@@ -110,7 +109,7 @@ def test_profiles_of_recorded_iterations(name: str) -> None:
     trace = lgm.load_trace(TRACES / f"{name}.npz")
     profile = profile_of(trace, samples=4, layers=16)
     assert 4 < len(profile) <= 16
-    seconds = 4 * float((profile.forward + profile.backward).sum()) + float(profile.update.sum())
+    seconds = 4 * float((profile.forward(1) + profile.backward(1)).sum()) + float(profile.update.sum())
     assert 0.9 * trace.seconds < seconds <= trace.seconds * 1.001
     held = trace.tensor_bytes[(trace.tensor_born < 0) & (trace.tensor_died < 0)].sum()
     assert 0.95 * held <= profile.weights.sum() + profile.states.sum() <= held
@@ -132,12 +131,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_what_makes_no_sense() -> None:
     one = np.ones(2)
     with pytest.raises(lgm.LgmError, match="rows of as many numbers"):
-        Profile(one, one, one, one, one, one, np.ones(3))
+        Recorded(one, one, one, one, one, one, np.ones(3))
     with pytest.raises(lgm.LgmError, match="none of them negative"):
-        Profile(one, one, one, one, one, one, -one)
+        Recorded(one, one, one, one, one, one, -one)
     with pytest.raises(lgm.LgmError, match="budgets and speeds above 0"):
         Machine(1, 0, 1, 1)
-    profile = Profile(one, one, one, one, one, one, one)
+    profile = Recorded(one, one, one, one, one, one, one)
     with pytest.raises(lgm.LgmError, match="cannot be shared evenly by 4"):
         find_schedule(profile, Machine(4, 1e9, 1, 1), 2, "data")
     with pytest.raises(lgm.LgmError, match="mode is one of"):
