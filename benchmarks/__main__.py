@@ -7,6 +7,7 @@ import argparse
 from . import (
     batches,
     devices,
+    fitting,
     growth,
     harmony,
     lengths,
@@ -46,6 +47,7 @@ CASES = {
     "V6": ("a model eight times as large as the budgets of two processes together", pipeline.run),
     "V7": ("four small GPUs behind one switch: Harmony's schedules, simulated", packs.run),
     "U1": ("loops of other libraries beside a bare one", ecosystem.run),
+    "U4": ("what `vtensor fit` foresees beside what a run then takes", fitting.run),
     "L1": ("batches each of another length", lengths.run),
     "E1": ("the largest batches on modelled GPUs", devices.run),
     "G2": ("padding and unmanaged memory at the sizes of small GPUs", padding.run),

@@ -33,7 +33,9 @@ def _processor() -> str:
 def metadata(command: str = "") -> dict[str, Any]:
     """Everything needed to read a result later; `command` in the place of ``python -m benchmarks CASE``."""
     commit = _output("git", "rev-parse", "--short", "HEAD")
-    if _output("git", "status", "--porcelain", "--", "../kernels", "../vtensor", "../lgm", "../traces", "*.py"):
+    if _output(
+        "git", "status", "--porcelain", "--", "../kernels", "../vtensor", "../lgm", "../traces", "../profiles", "*.py"
+    ):
         commit += "+changes"
     return {
         "command": command or "python -m benchmarks " + " ".join(sys.argv[1:]),

@@ -135,7 +135,7 @@ class _Search:
         if self.found and not self.is_enough():
             best = self.copy_dearest(self.best_price())
             if best.makings and not planner.drafts_are_plans(self.trace, self.switches):
-                self.plan(*rewrite(self.trace, self.calls, best.makings, self.device.switch), draft=False)
+                self.plan(*rewrite(self.trace, self.calls, best.makings, self.device.switch), None)
         return self.fastest
 
     def best_price(self) -> _Draft:
@@ -198,13 +198,12 @@ class _Search:
                 break
             copied = copied.union(one.gaps for making in large for one in making.targets)
         self.say("made again", len(self.seconds) / (self.tries + 1))
-        self.seconds[key] = self.plan(again, remaking, draft=True)
+        self.seconds[key] = self.plan(again, remaking, self.reservation)
         return _Draft(share, copied, makings, self.seconds[key])
 
-    def plan(self, again: Trace, remaking: Remaking, *, draft: bool) -> float:
-        """Seconds of a step."""
-        reservation = self.reservation if draft else None
-        plan = planner.analyze(again, self.device, self.switches, draft=draft, reservation=reservation)
+    def plan(self, again: Trace, remaking: Remaking, reservation: int | None) -> float:
+        """Seconds of a step; a draft, if the reservation is given."""
+        plan = planner.analyze(again, self.device, self.switches, reservation=reservation)
         if plan.prediction.step_seconds < self.fastest.prediction.step_seconds:
             self.fastest = replace(plan, remaking=remaking)
         return plan.prediction.step_seconds

@@ -224,20 +224,19 @@ def analyze(
     switches: Switches | None = None,
     progress: Progress | None = None,
     *,
-    draft: bool = False,
     reservation: int | None = None,
 ) -> Plan:
     """Make a plan by which all that leaves is copied. Arguments and errors are those of :func:`lgm.mix.analyze`.
 
-    `draft`: in less time, to be compared with others; about as good. `reservation`: chunks kept free ahead of demand;
-    None: as many as make the step shortest.
+    `reservation`: chunks kept free ahead of demand; None: as many as make the step shortest. With a given one the plan
+    is a draft: made in less time, to be compared with others; about as good.
     """
     switches = switches or Switches()
     say = progress or (lambda _what, _share: None)
     say("lifetimes", 0.0)
     life = analyze_lifetimes(trace, tails=switches.granularity == "chunk")
     check_feasible(trace, device, life)
-    effort = _effort(trace, switches, draft)
+    effort = _effort(trace, switches, draft=reservation is not None)
     late = lateness(trace, device, life) if switches.leads == "copies" and switches.granularity == "chunk" else None
     timings: tuple[Timing, ...] = ("packed", "just_in_time") if effort.thorough else ("packed",)
     if switches.timing != "auto":
