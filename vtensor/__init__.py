@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from .errors import BuildError, ConfigError, HarmonyError, NotEnabledError, UnsupportedDeviceError, VtensorError
 from .harmony import Harmony
-from .planning import record, save_trace, step
+from .planning import step
 from .primitives import Residency, VTensor, adopt, merge, residency, salloc, split
 from .profile_tracks import tracks
 from .session import cupy_allocator, disable, enable, enabled, is_enabled
 from .stats import memory_stats, memory_summary, reset_peak_memory_stats
+from .traces import record, save_trace
 
 __version__ = "0.1.0"
 

@@ -138,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from . import planning, session
+    from . import session, traces
 
     for option in ("save_trace", "report"):
         path = getattr(options, option)
@@ -159,18 +159,18 @@ def _run(options: argparse.Namespace) -> int:
         plan=options.plan,
     )
     if options.save_trace is not None or options.report is not None:
-        planning.record()
+        traces.record()
     return _launch(options, trace=options.save_trace, report=options.report, watch=options.watch)
 
 
 def _fit(options: argparse.Namespace) -> int:
-    from . import native, planning, session
+    from . import native, planning, session, traces
     from .rehearsal import Rehearsal
 
     session.enable(
         1.0, device=options.device, chunk=options.chunk, min_size=options.min_size, policy="lru", recompute="never"
     )
-    planning.record()
+    traces.record()
     rehearsal = Rehearsal(native.load(), options.gpu, options.numbers)
     planning.listen(rehearsal.note)
     return _launch(options, trace=options.save_trace, tell=rehearsal.tell)

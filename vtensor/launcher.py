@@ -25,9 +25,10 @@ from lgm.page import write_page
 from .config import format_bytes
 from .errors import ConfigError
 from .journal import Journal
-from .planning import keep_journal, newest_plan, recorded_trace, save_trace
+from .planning import keep_journal, newest_plan
 from .session import active_config, disable, is_enabled
 from .stats import memory_stats, memory_summary
+from .traces import recorded_trace, save_trace
 
 __all__ = ["NOTHING", "Wishes", "run_module", "run_script"]
 

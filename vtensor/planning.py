@@ -1,15 +1,15 @@
 """Plans in a running program: when an iteration ends, when one is worth a plan, and the thread that waits for it.
 
 Covers: finding iterations by optimizer steps or by :func:`step`, what is analysed (for a plan, or for what
-``policy="delta"`` brings in time), traces as files.
-Leaves: the analysis (``analysis``, :mod:`lgm`), of which device (``speeds``), plans for the core and from files
-(``plans``), following a plan (``kernels/iteration/plan_runner.h``), turning vtensor on (``session``).
+``policy="delta"`` brings in time).
+Leaves: recorded iterations as files (``traces``), the analysis (``analysis``, :mod:`lgm`), of which device
+(``speeds``), plans for the core and from files (``plans``), following a plan (``kernels/iteration/plan_runner.h``),
+turning vtensor on (``session``).
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -31,24 +31,21 @@ from .errors import NotEnabledError
 from .journal import Journal
 from .logs import log
 from .plans import install, install_arrivals, recording_of
-from .recorder import Recording, flop_per_second, make_recording
+from .recorder import Recording, make_recording
 from .speeds import found_device
 
 __all__ = [
     "Planner",
     "as_one_iteration",
     "change_budget",
+    "current",
     "keep_journal",
     "listen",
     "newest_plan",
     "prediction",
-    "record",
-    "recorded_trace",
-    "save_trace",
     "start_planner",
     "step",
     "stop_planner",
-    "trace_of",
     "wait_for_plan",
     "why_no_plan",
 ]
@@ -208,7 +205,8 @@ def stop_planner() -> None:
         _planner = None
 
 
-def _current() -> Planner:
+def current() -> Planner:
+    """The planner of the session; raises `NotEnabledError` without one."""
     if _planner is None:
         raise NotEnabledError("vtensor is not enabled; call vtensor.enable(budget=...) first")
     return _planner
@@ -233,24 +231,9 @@ def as_one_iteration(owner: Any) -> AbstractContextManager[None]:
     return nullcontext() if _planner is None else _planner.one(owner)
 
 
-def record() -> None:
-    """Record iterations from the next boundary on, also where everything fits and nothing would be recorded.
-
-    Raises
-    ------
-    NotEnabledError
-        If vtensor is not enabled.
-    """
-    planner = _current()
-    planner.wanted = True
-    planner.module.observe()
-    if os.environ.get("VTENSOR_VERIFY") != "replay" and planner.config.leaving == "copy":  # else all is seen anyway
-        planner.module.see("noted")  # a trace says what could be made again
-
-
 def keep_journal() -> Journal:
     """Note what each iteration does from now on."""
-    planner = _current()
+    planner = current()
     if planner.journal is None:
         planner.journal = Journal(planner.module)
         planner.listeners.append(planner.journal.note)
@@ -259,7 +242,7 @@ def keep_journal() -> Journal:
 
 def listen(listener: Callable[[], None]) -> Callable[[], None]:
     """Call it at the end of each iteration, after its record is closed; what is returned ends that."""
-    (listeners := _current().listeners).append(listener)
+    (listeners := current().listeners).append(listener)
     return lambda: listeners.remove(listener)
 
 
@@ -286,51 +269,3 @@ def wait_for_plan() -> None:
     """Wait until the analysis under way, if any, is done; its plan is followed from the next boundary on."""
     if (planner := _planner) is not None:
         planner.work.wait()
-
-
-def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
-    """Write the last whole iteration to `path`, for the ``lgm`` command.
-
-    Parameters
-    ----------
-    path
-        A ``.npz`` file.
-    meta
-        What to remember beside versions and date, such as ``model="resnet50", batch=8``.
-
-    Returns
-    -------
-    lgm.Trace
-        What was written.
-
-    Raises
-    ------
-    NotEnabledError
-        If vtensor is not enabled.
-    RuntimeError
-        If no whole iteration has been recorded yet.
-    """
-    trace = recorded_trace(**meta)
-    lgm.save_trace(trace, path)
-    return trace
-
-
-def recorded_trace(**meta: Any) -> lgm.Trace:
-    """The last whole iteration, as :func:`save_trace` writes it."""
-    raw = _current().module.recorded_iteration()
-    if not len(raw["op_name"]):
-        first = "" if _current().wanted else "call vtensor.record() first, then "
-        raise RuntimeError(
-            f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step or "
-            "vtensor.step()"
-        )
-    return trace_of(raw, **meta)
-
-
-def trace_of(raw: dict[str, Any], **meta: Any) -> lgm.Trace:
-    """What the core's log of an iteration says, with what is known of this machine."""
-    planner = _current()
-    meta = {"unmanaged_bytes": planner.module.unmanaged()["peak"], **meta}
-    if planner.config.device == "cpu" and "flop_per_second" not in meta:
-        meta["flop_per_second"] = flop_per_second()
-    return make_recording(raw, planner.config.chunk, meta).trace

@@ -21,10 +21,11 @@ from lgm.progress import Bar
 from lgm.sizes import by_budget, by_size
 from lgm.units import format_seconds
 
-from . import planning, session
+from . import session
 from .config import format_bytes
 from .errors import VtensorError
 from .speeds import ASSUMED_SPEED, found_device
+from .traces import trace_of
 
 __all__ = ["Rehearsal"]
 
@@ -93,7 +94,7 @@ class Rehearsal:
         """Now under half of the peak, to see how fast this machine copies."""
         config = session.active_config()
         self._kind = kind
-        self._trace = planning.trace_of(self._quickest[kind])
+        self._trace = trace_of(self._quickest[kind])
         life = analyze_lifetimes(self._trace)
         chunks = max(life.peak // 2, int(life.needed.max()), 2)
         try:
@@ -117,7 +118,7 @@ class Rehearsal:
         """The answer, on stdout; on stderr how it was come by, and what of it is doubtful."""
         if self._trace is None and self._times:
             self._kind = self._largest()
-            self._trace = planning.trace_of(self._quickest[self._kind])
+            self._trace = trace_of(self._quickest[self._kind])
         if self._trace is None or self._kind is None:
             _say(
                 "no whole iteration was seen: each ends with an optimizer's step or vtensor.step(), and the first is "
@@ -128,7 +129,7 @@ class Rehearsal:
         device = self._device or found_device(session.active_config(), {}, self._module.snapshot())
         beside = int(self._module.unmanaged()["peak"])
         try:
-            pressed = None if self._pressed is None else planning.trace_of(self._pressed, **self._trace.meta)
+            pressed = None if self._pressed is None else trace_of(self._pressed, **self._trace.meta)
             print(by_budget(self._trace, device, beside, pressed, Bar()))
             if self._gpu is not None:
                 print("\n" + by_size(self._trace, GPUS[self._gpu], self._numbers, Bar()))

@@ -19,7 +19,7 @@ from torch import nn
 import lgm
 import vtensor
 from lgm.lifetimes import analyze_lifetimes
-from vtensor import analysis, planning
+from vtensor import analysis, planning, traces
 
 TRACE = Path(__file__).resolve().parent.parent.parent / "traces" / "unet.npz"
 
@@ -67,7 +67,7 @@ def test_the_process_needs_no_torch(helper: Any) -> None:
         for _ in range(3):
             net(torch.ones(256, 256)).sum().backward()
             optimizer.step()
-        recorded = planning.recorded_trace()
+        recorded = traces.recorded_trace()
         analysis.analyze(recorded, lgm.Device(int(analyze_lifetimes(recorded).peak * 0.8), 1e9, 1e9), "never")
     assert "torch" not in Path(f"/proc/{pid(helper)}/maps").read_text()
 

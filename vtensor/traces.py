@@ -1,0 +1,81 @@
+"""Recorded iterations as traces: in memory, and as files for the ``lgm`` command.
+
+Covers: asking for records where nothing has to leave, what of this machine a trace says.
+Leaves: where iterations end (``planning``), raw records in the terms of a trace (``recorder``), the format
+(:mod:`lgm`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import lgm
+
+from .planning import current
+from .recorder import flop_per_second, make_recording
+
+__all__ = ["record", "recorded_trace", "save_trace", "trace_of"]
+
+
+def record() -> None:
+    """Record iterations from the next boundary on, also where everything fits and nothing would be recorded.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    """
+    planner = current()
+    planner.wanted = True
+    planner.module.observe()
+    if os.environ.get("VTENSOR_VERIFY") != "replay" and planner.config.leaving == "copy":  # else all is seen anyway
+        planner.module.see("noted")  # a trace says what could be made again
+
+
+def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
+    """Write the last whole iteration to `path`, for the ``lgm`` command.
+
+    Parameters
+    ----------
+    path
+        A ``.npz`` file.
+    meta
+        What to remember beside versions and date, such as ``model="resnet50", batch=8``.
+
+    Returns
+    -------
+    lgm.Trace
+        What was written.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    RuntimeError
+        If no whole iteration has been recorded yet.
+    """
+    trace = recorded_trace(**meta)
+    lgm.save_trace(trace, path)
+    return trace
+
+
+def recorded_trace(**meta: Any) -> lgm.Trace:
+    """The last whole iteration, as :func:`save_trace` writes it."""
+    raw = current().module.recorded_iteration()
+    if not len(raw["op_name"]):
+        first = "" if current().wanted else "call vtensor.record() first, then "
+        raise RuntimeError(
+            f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step or "
+            "vtensor.step()"
+        )
+    return trace_of(raw, **meta)
+
+
+def trace_of(raw: dict[str, Any], **meta: Any) -> lgm.Trace:
+    """What the core's log of an iteration says, with what is known of this machine."""
+    planner = current()
+    meta = {"unmanaged_bytes": planner.module.unmanaged()["peak"], **meta}
+    if planner.config.device == "cpu" and "flop_per_second" not in meta:
+        meta["flop_per_second"] = flop_per_second()
+    return make_recording(raw, planner.config.chunk, meta).trace
