@@ -49,8 +49,18 @@ class Measured(Profile):
             raise LgmError("a measured profile has a column for each layer, and a row for each size of a microbatch")
         if len(self.sizes) == 0 or self.sizes[0] != 1 or (np.diff(self.sizes) <= 0).any():
             raise LgmError("the sizes of microbatches in a measured profile ascend from 1")
-        if any(np.isnan(each).any() or (each < 0).any() for each in (*rows, *tables)):
+        if not all((each >= 0).all() for each in (*rows, *tables)):
             raise LgmError("a number in a measured profile is negative, or none")
+        known = (
+            *rows,
+            self.forward_seconds,
+            self.forward_bytes,
+            self.inputs,
+            self.again_seconds[0],
+            self.again_bytes[0],
+        )
+        if not all(np.isfinite(each).all() for each in known):
+            raise LgmError("a measured profile knows all of one sample, and forward of every size")
 
     def forward(self, samples: int) -> Floats:
         return self._at(self.forward_seconds, samples)
@@ -59,7 +69,7 @@ class Measured(Profile):
         again = self._at(self.again_seconds, samples)
         seconds = np.full(len(self), np.inf)
         np.subtract(again, self.forward(samples), out=seconds, where=np.isfinite(again))
-        return seconds
+        return np.maximum(seconds, 0.0)
 
     def given(self, samples: int) -> Floats:
         return self._at(self.inputs, samples)
@@ -110,4 +120,7 @@ def load_measured(path: str | os.PathLike[str]) -> Measured:
             arrays: dict[str, Any] = {each.name: np.asarray(file[each.name], np.float64) for each in fields(Measured)}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise LgmError(f"{Path(path).name} is not a measured profile: {error}") from None
-    return Measured(**{**arrays, "sizes": arrays["sizes"].astype(np.int64)})
+    sizes = arrays["sizes"]
+    if sizes.ndim != 1 or not (sizes == np.clip(np.floor(sizes), 1, 1 << 40)).all():
+        raise LgmError(f"{Path(path).name} is not a measured profile: its sizes are not whole numbers of samples")
+    return Measured(**{**arrays, "sizes": sizes.astype(np.int64)})

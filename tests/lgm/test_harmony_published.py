@@ -110,6 +110,13 @@ def test_what_is_no_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         small(weights=np.ones(3))
     with pytest.raises(lgm.LgmError, match="negative, or none"):
         small(update=np.array([np.nan, 1.0]))
+    with pytest.raises(lgm.LgmError, match="knows all of one sample"):
+        small(again_bytes=np.array([[np.inf, 1.0], [1.0, 1.0]]))
+    odd = tmp_path / "odd.npz"
+    with np.load(PROFILES / "gpt2_10b.npz") as arrays:
+        np.savez(odd, **{**arrays, "sizes": arrays["sizes"] + 0.5})
+    with pytest.raises(lgm.LgmError, match="not whole numbers of samples"):
+        load_measured(odd)
     with pytest.raises(lgm.LgmError, match="not a measured profile"):
         load_measured(PROFILES / "schedules.json")
     half = tmp_path / "half.npz"
