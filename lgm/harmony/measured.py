@@ -69,7 +69,7 @@ class Measured(Profile):
         again = self._at(self.again_seconds, samples)
         seconds = np.full(len(self), np.inf)
         np.subtract(again, self.forward(samples), out=seconds, where=np.isfinite(again))
-        return np.maximum(seconds, 0.0)
+        return np.asarray(np.maximum(seconds, 0.0))
 
     def given(self, samples: int) -> Floats:
         return self._at(self.inputs, samples)
