@@ -95,7 +95,7 @@ class Trial:
             on()
             budget = vtensor.memory_stats()["budget_bytes"]
             assert vtensor.is_enabled() and budget == BUDGETS[0] == session.active_config().budget, at
-            assert planning._current().config.budget == budget, at
+            assert planning.current().config.budget == budget, at
         vtensor.disable()
         self.is_off(at if second is None else f"{at}, and {second}")
 
@@ -218,7 +218,7 @@ def test_a_signal_while_disable_waits_for_an_analysis(monkeypatch: pytest.Monkey
         raise lgm.InfeasibleError("none", 2, 1, "none")
 
     monkeypatch.setattr(planning, "make_recording", slow)
-    planner = planning._current()
+    planner = planning.current()
     planner.work.start(lambda: planner._analyze({}, lgm.Device(1, 1, 1)))
     assert running.wait(60)
     ctrl_c = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
