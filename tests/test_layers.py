@@ -48,7 +48,7 @@ VTENSOR = [
     {"doors", "foreach", "planning", "pools", "chunk_ops", "watchdog"},
     {"strict", "traces"},
     {"cpu", "gpu", "adoption"},
-    {"reserve"},
+    {"reserve", "shelves"},
     {"session"},
     {"primitives", "stats", "harmony", "profile_tracks"},
     {"__init__"},

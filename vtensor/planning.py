@@ -36,6 +36,7 @@ from .speeds import found_device
 
 __all__ = [
     "Planner",
+    "after_steps",
     "as_one_iteration",
     "change_budget",
     "current",
@@ -69,6 +70,7 @@ class Planner:
         self.wanted = False  # somebody wants a trace, whatever the policy
         self.journal: Journal | None = None
         self.listeners: list[Callable[[], None]] = []  # called when an iteration ended
+        self.after_steps: list[Callable[[Any], None]] = []  # called with an optimizer after its step, before that
         self.plan: lgm.Plan | None = None  # the newest
         self.why_not = ""  # why there is no plan, for people
         self._before: dict[str, Any] = {}
@@ -89,7 +91,14 @@ class Planner:
         self.work.stop()
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if self._marked or self._inside:
+        if self._inside:
+            return
+        for listener in self.after_steps:
+            try:
+                listener(optimizer)
+            except Exception:  # as boundary()
+                log.debug("something after an optimizer's step was left out", exc_info=True)
+        if self._marked:
             return
         # Of several optimizers, or threads that train, one marks iterations; if it stops stepping, another takes over.
         known = self._marker() if self._marker is not None else None
@@ -244,6 +253,14 @@ def listen(listener: Callable[[], None]) -> Callable[[], None]:
     """Call it at the end of each iteration, after its record is closed; what is returned ends that."""
     (listeners := current().listeners).append(listener)
     return lambda: listeners.remove(listener)
+
+
+def after_steps(listener: Callable[[torch_optimizer.Optimizer], None]) -> None:
+    """Call it with each optimizer after its step, unless that is a part of an iteration only.
+
+    What it raises is logged, no more: it runs inside the program's step.
+    """
+    current().after_steps.append(listener)
 
 
 def newest_plan() -> lgm.Plan | None:

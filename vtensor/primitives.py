@@ -6,15 +6,16 @@ of a chunk.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
 from . import native
 from .adoption import Owner, move_in
 from .config import parse_bytes
-from .doors import address_of
+from .doors import address_of, storage_of
 from .errors import ConfigError
 from .session import active_config, core
 
@@ -29,9 +30,10 @@ class VTensor:
 
     index: int
     address: int
-    """Virtual address of its first byte; it never changes while the tensor lives."""
+    """Virtual address of its first byte; it never changes while the tensor lives, but for what an optimizer keeps: see
+    ``vtensor/shelves.py``."""
     nbytes: int
-    """Bytes of the tensor in it; less than a chunk in the last piece only."""
+    """Bytes of the tensor in it; less than a chunk in the last piece, and in the first of one that shares it."""
     state: State
     clean: bool
     """Resident, and its host copy is still valid: it would leave for free."""
@@ -66,16 +68,13 @@ def split(tensor: torch.Tensor) -> list[VTensor]:
     ConfigError
         If the tensor is not managed (made before ``enable``, or smaller than ``min_size``).
     """
-    pieces = native.load().pieces(address_of(tensor))
+    pieces = _pieces(tensor)
     if not pieces:
         raise ConfigError(
             "the tensor is not managed by vtensor: it was made before enable(), or is smaller than min_size. "
             "A copy made now (tensor.clone()) is managed if it is large enough"
         )
-    return [
-        VTensor(index, address, nbytes, state, clean, took_from or None)
-        for index, (address, nbytes, state, clean, took_from) in enumerate(pieces)
-    ]
+    return pieces
 
 
 def salloc(nbytes: int | str) -> torch.Tensor:
@@ -114,7 +113,22 @@ def merge(tensor: torch.Tensor) -> torch.Tensor:
 
 def residency(tensor: torch.Tensor) -> Residency:
     """Where the tensor's storage is now. Moves nothing."""
-    return Residency(**native.load().residency(address_of(tensor)))
+    pieces = _pieces(tensor)
+    states = Counter(piece.state for piece in pieces)
+    each = {state: states[state] for state in get_args(State)}
+    return Residency(chunks=len(pieces), clean=sum(piece.clean for piece in pieces), **each)
+
+
+def _pieces(tensor: torch.Tensor) -> list[VTensor]:
+    """Those of its storage; the first and the last may hold parts of others' too (``shelves``)."""
+    begin = address_of(tensor)
+    end = begin + storage_of(tensor).nbytes()
+    pieces: list[VTensor] = []
+    for address, nbytes, state, clean, took_from in native.load().pieces(begin):
+        first, last = max(address, begin), min(address + nbytes, end)
+        if first < last:
+            pieces.append(VTensor(len(pieces), first, last - first, state, clean, took_from or None))
+    return pieces
 
 
 def adopt(*what: Owner) -> int:

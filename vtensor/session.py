@@ -38,6 +38,7 @@ from .patches import restore
 from .planning import change_budget, start_planner, stop_planner
 from .plans import check_plan
 from .reserve import keep_free
+from .shelves import keep_shelves
 
 __all__ = ["Device", "active_config", "core", "cupy_allocator", "disable", "enable", "enabled", "is_enabled"]
 
@@ -292,6 +293,7 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
         module.see("all" if everything else "planned", verify)
     start_planner(config, plan)
     keep_free(module, config, enable)
+    keep_shelves(module, config, plan)
 
 
 def _bytes_of_one_call() -> int:

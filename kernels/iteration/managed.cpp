@@ -46,7 +46,17 @@ void* allocate_managed(Engine& engine, Bytes bytes, Ticket::Lane stream) {
   return address;
 }
 
+void share_managed(Engine& engine, const void* address) {
+  std::atomic<std::uint32_t>& tenants = engine.find(address)->tenants;
+  std::uint32_t none = 0;
+  if (!tenants.compare_exchange_strong(none, 2)) tenants.fetch_add(1);
+}
+
 void free_managed(Engine& engine, void* address) {
+  if (Range* shelf = engine.find(address); shelf->tenants.load() != 0) {
+    if (shelf->tenants.fetch_sub(1) > 1) return;
+    address = reinterpret_cast<void*>(shelf->base);
+  }
   Thread& thread = this_thread();
   if (!thread.newborns.empty()) {
     // A temporary of a running operation: it needs no pin any more. It is among the newest, so search backwards.

@@ -45,6 +45,7 @@ struct Range {
   bool exported = false;      // its address was given away: never clean, and mapped wherever its data is
   bool fixed = false;         // exported to who may use it at any moment, by system calls even, which do not fault: it never moves
   bool orphaned = false;      // the program freed it, but what was dropped is made of it: it lives on until that is not so
+  std::atomic<std::uint32_t> tenants{0};  // tensors that lie in it side by side, if it is a shelf (iteration/managed.h); else 0
   std::uint32_t part_pins = 0;
   std::uint32_t roster_at = kNone;  // index in the engine's list of ranges with something resident
   Tick freed_at = 0;

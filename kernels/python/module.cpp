@@ -95,6 +95,7 @@ void bind_product(py::module_& m) {
       },
       Unlocked());
   m.def("observing", [] { return observing(); });
+  m.def("pressed", [] { return current_engine() != nullptr && current_engine()->pressed(); });
   m.def("unmanaged", [] {
     const Unmanaged u = unmanaged();
     py::dict d;
@@ -185,6 +186,7 @@ PYBIND11_MODULE(_vtensor_native, m) {
   vt::bind_product(m);
   vt::bind_planning(m);
   vt::bind_remaking(m);
+  vt::bind_shelves(m);
   vt::bind_turns(m);
   vt::bind_spans(m);
 #ifdef VT_CUDA

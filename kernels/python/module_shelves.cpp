@@ -1,0 +1,40 @@
+// Tensors side by side in one allocation.
+//
+// Covers: asking and moving, by what torch knows a tensor by (`Tensor._cdata`).
+// Leaves: which tensors (vtensor/shelves.py), all else to torch_shelves.h.
+
+#include <algorithm>
+
+#include "python/module.h"
+#include "torch/torch_shelves.h"
+
+namespace py = pybind11;
+
+namespace vt {
+namespace {
+
+c10::TensorImpl* tensor_at(std::uintptr_t cdata) { return reinterpret_cast<c10::TensorImpl*>(cdata); }
+
+}  // namespace
+
+void bind_shelves(py::module_& m) {
+  m.def("may_move", [](std::uintptr_t cdata) { return may_move(*tensor_at(cdata)); });
+  m.def(
+      "put_on_shelf",
+      [](const std::vector<std::uintptr_t>& cdata) {
+        std::vector<c10::TensorImpl*> tensors;
+        for (const std::uintptr_t one : cdata) tensors.push_back(tensor_at(one));
+        put_on_shelf(tensors);
+      },
+      py::call_guard<py::gil_scoped_release>());
+  // How many there are.
+  m.def("shelves", [] {
+    std::ptrdiff_t count = 0;
+    current().living([&](std::span<Range* const> live) {
+      count = std::count_if(live.begin(), live.end(), [](const Range* range) { return range->tenants.load() != 0; });
+    });
+    return count;
+  });
+}
+
+}  // namespace vt

@@ -1,0 +1,62 @@
+#include "torch/torch_shelves.h"
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "iteration/managed.h"
+#include "process/registry.h"
+
+namespace vt {
+
+namespace {
+
+Bytes room_for(const c10::TensorImpl& tensor) {
+  return (tensor.unsafe_storage().nbytes() + kShelfAlign - 1) / kShelfAlign * kShelfAlign;
+}
+
+at::Tensor bytes_of(const c10::Storage& storage) {
+  const auto bytes = static_cast<std::int64_t>(storage.nbytes());
+  return at::empty({0}, at::TensorOptions().dtype(at::kByte).device(storage.device())).set_(storage, 0, {bytes}, {1});
+}
+
+}  // namespace
+
+bool may_move(const c10::TensorImpl& tensor) {
+  if (!tensor.has_storage() || tensor.layout() != c10::kStrided) return false;
+  const c10::Storage& storage = tensor.unsafe_storage();
+  void* const address = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  Engine* const engine = current_engine();
+  if (engine == nullptr || !engine->contains(address) || storage.use_count() != 1) return false;
+  const Range* const range = engine->find(address);
+  return range != nullptr && range->base == reinterpret_cast<Address>(address) && range->bytes == storage.nbytes() &&
+         tensor.storage_offset() == 0 && !range->exported && range->tenants.load() == 0 && storage.data_ptr().get_context() == address;
+}
+
+void put_on_shelf(std::span<c10::TensorImpl* const> tensors) {
+  const at::NoGradGuard no_graph;
+  std::vector<c10::TensorImpl*> moved;
+  Bytes bytes = 0;
+  for (c10::TensorImpl* tensor : tensors) {
+    if (!may_move(*tensor)) continue;
+    moved.push_back(tensor);
+    bytes += room_for(*tensor);
+  }
+  if (moved.empty()) return;
+  const auto options = at::TensorOptions().dtype(at::kByte).device(moved.front()->device());
+  const at::Tensor shelf = at::empty({static_cast<std::int64_t>(bytes)}, options);  // a tenant itself, as long as this takes
+  Engine* const engine = engine_of(shelf.data_ptr());
+  if (engine == nullptr) return;  // the session ended meanwhile
+  std::int64_t at = 0;
+  for (c10::TensorImpl* tensor : moved) {
+    c10::Storage storage = tensor->unsafe_storage();
+    at::Tensor place = shelf.narrow(0, at, static_cast<std::int64_t>(storage.nbytes()));
+    place.copy_(bytes_of(storage));
+    void* const address = place.data_ptr();
+    share_managed(*engine, address);
+    const c10::DataPtr before = storage.set_data_ptr({address, address, shelf.storage().data_ptr().get_deleter(), storage.device()});
+    at += static_cast<std::int64_t>(room_for(*tensor));
+  }
+}
+
+}  // namespace vt
