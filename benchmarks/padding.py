@@ -1,7 +1,8 @@
 """What chunks cost in memory on a small GPU (G2): recorded iterations at the sizes people train there.
 
 Covers: padding (the rest of each tensor's last chunk) and unmanaged memory (tensors smaller than `min_size`), as shares
-of what plain PyTorch needs at its peak.
+of what plain PyTorch needs at its peak: by chunk size where each tensor has chunks of its own, and as a session at half
+of that peak has it, where what the optimizer keeps lies side by side (``vtensor/shelves.py``).
 Leaves: what chunks cost in time (``gpu_check``). Sizes do not depend on the device: all is recorded on the processor.
 """
 
@@ -37,22 +38,34 @@ def run() -> None:
     rows: list[Row] = []
     for title, (name, sizes) in CASES.items():
         for size in sizes:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "trace.npz"
-                subprocess.run([sys.executable, "-m", "benchmarks.padding", name, str(size), str(path)], check=True)
-                trace = lgm.load_trace(path)
-            exact, least = live_bytes(trace, trace.tensor_bytes), {}
-            row: Row = {"model": title, "batch": size, "peak (MiB)": round(exact.max() / MIB)}
+            trace = recorded(name, size, budget=48 << 30, chunk=64 << 10, least=1)
+            peak = int(live_bytes(trace, trace.tensor_bytes).max())
+            row: Row = {"model": title, "batch": size, "peak (MiB)": round(peak / MIB)}
             for chunk in CHUNKS:
                 padding, unmanaged = shares(trace, chunk)
-                least[chunk] = padding + unmanaged
                 row[f"{chunk >> 20} MiB: padding"] = f"{padding:.1%}"
                 row[f"{chunk >> 20} MiB: unmanaged"] = f"{unmanaged:.1%}"
-            row["by default at 50 %"] = f"{least[chunk_for('cuda', int(exact.max()) // 2)]:.1%}"
+            chunk = chunk_for("cuda", peak // 2)
+            session = recorded(name, size, budget=peak // 2, chunk=chunk, least=chunk // 2)
+            wanted = live_bytes(session, session.chunks * chunk).max() + float(session.meta["unmanaged_bytes"])
+            row |= {"chunk at 50 % (MiB)": chunk >> 20, "both, apart": f"{sum(shares(trace, chunk)):.1%}"}
+            row |= {"both, in a session": f"{wanted / peak - 1:.1%}", "shelves": session.meta["shelves"]}
             rows.append(row)
             print(row, flush=True)
-    note = "Padding and unmanaged memory at the peak, as shares of what plain PyTorch needs there (G2)."
+    note = (
+        "Padding and unmanaged memory at the peak, as shares of what plain PyTorch needs there (G2). In a session at "
+        "half of that, what the optimizer keeps lies side by side."
+    )
     write("padding", rows, note)
+
+
+def recorded(name: str, size: int, *, budget: int, chunk: int, least: int) -> lgm.Trace:
+    """The last of five steps, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.npz"
+        given = [name, size, path, budget, chunk, least]
+        subprocess.run([sys.executable, "-m", "benchmarks.padding", *map(str, given)], check=True)
+        return lgm.load_trace(path)
 
 
 def live_bytes(trace: lgm.Trace, each: Any) -> Any:
@@ -71,20 +84,20 @@ def shares(trace: lgm.Trace, chunk: int) -> tuple[float, float]:
     return float(padding / exact[at]), float(unmanaged / exact[at])
 
 
-def record(name: str, size: int, path: str) -> None:
-    """In a process of its own: three steps, every tensor managed, the last one saved."""
+def record(name: str, size: int, path: str, budget: int, chunk: int, least: int) -> None:
+    """Five steps, the last one saved."""
     import torch
 
     import vtensor
 
-    vtensor.enable("16GiB", device="cpu", chunk="64KiB", min_size=1)
+    vtensor.enable(budget, device="cpu", chunk=chunk, min_size=least, policy="lru")
     vtensor.record()
     torch.manual_seed(0)
     model, batch = MODELS[name](size)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4)
     model.train()
-    for _ in range(3):
+    for _ in range(5):
         optimizer.zero_grad()
         model(**batch).loss.backward()
         optimizer.step()
@@ -137,4 +150,4 @@ MODELS: dict[str, Callable[[int], tuple[Any, dict[str, Any]]]] = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    record(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    record(sys.argv[1], int(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:]))

@@ -25,6 +25,7 @@ from .model import Device, Plan, Remaking, Trace
 from .only import analyze_only
 from .planner import GAIN, Progress, Switches
 from .recompute import Making, candidates, choose_makings, copying_seconds
+from .relief import relieve
 from .rewrite import rewrite
 
 __all__ = ["Recompute", "analyze", "is_enough"]
@@ -83,6 +84,7 @@ def analyze(
     best = planner.analyze(trace, device, switches, lambda what, share: say(what, share * part))
     if best.prediction.step_seconds > trace.seconds * (1 + GAIN):
         best = _Search(trace, device, switches, lambda what, share: say(what, part + (1 - part) * share), best).run()
+        best = relieve(best)
     say("done", 1.0)
     return best
 

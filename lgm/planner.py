@@ -23,14 +23,27 @@ from .problem import Cover
 from .schedule import Moves, Timing, nominal, schedule
 from .simulate import run_plan
 
-__all__ = ["GAIN", "Progress", "Switches", "analyze", "demand", "drafts_are_plans", "select", "settle"]
+__all__ = [
+    "GAIN",
+    "HASTES",
+    "ROUNDS",
+    "Progress",
+    "Switches",
+    "analyze",
+    "demand",
+    "drafts_are_plans",
+    "finished",
+    "lateness",
+    "select",
+    "settle",
+]
 
 Progress = Callable[[str, float], None]
 
 _EFFORT = 160_000  # operations to simulate in an analysis, more or less: its time stays below 3 s for 20,000
-_ROUNDS = 6
+ROUNDS = 6
 GAIN = 0.002  # of a step: less is not worth another round
-_HASTES = (1.0, 0.92)
+HASTES = (1.0, 0.92)
 _WHILE_RESERVING, _DRAFTING = 0.1, 0.03  # seconds for improving a choice that only shows what something is worth
 
 
@@ -86,8 +99,8 @@ def _effort(trace: Trace, switches: Switches, draft: bool) -> _Effort:
     if switches.settling == "none":
         return _Effort(1, 1, False, 0.0, 0.2)
     n = trace.operations
-    rounds = max(1, min(_ROUNDS, _EFFORT // (4 * n)))
-    thorough = rounds == _ROUNDS
+    rounds = max(1, min(ROUNDS, _EFFORT // (4 * n)))
+    thorough = rounds == ROUNDS
     reserving = 3 if 40 * n < _EFFORT else 1
     if draft and thorough:
         return _Effort(min(reserving, 2), min(rounds, 3), thorough, _DRAFTING, _DRAFTING)
@@ -129,8 +142,9 @@ def select(
     improve: bool,
     late: Ints | None = None,
     seconds: float = 1.0,
+    already: Ints | None = None,
 ) -> Ints:
-    """[g] Chunks of each gap that are away.
+    """[g] Chunks of each gap that are away, beside those that are already.
 
     Parameters
     ----------
@@ -143,8 +157,10 @@ def select(
     """
     gaps = life.gaps
     whole = switches.granularity == "tensor"
-    wanted = demand(life, device, reservation)
-    problem = Cover(len(wanted), wanted, gaps.start, gaps.stop, gaps.chunks, np.zeros(len(gaps)))
+    wanted, limit = demand(life, device, reservation), gaps.chunks
+    if already is not None:
+        wanted, limit = wanted - cover(len(wanted), gaps.start, gaps.stop, already), limit - already
+    problem = Cover(len(wanted), wanted, gaps.start, gaps.stop, limit, np.zeros(len(gaps)))
 
     def choice(price: Floats) -> Ints:
         priced = replace(problem, price=price)
@@ -153,7 +169,7 @@ def select(
             used = choose(_in_time(priced, late), improve=improve, whole=whole, seconds=seconds)
         rest = priced.surplus(used)
         if (rest < 0).any():
-            left = replace(priced, demand=-rest, limit=gaps.chunks - used)
+            left = replace(priced, demand=-rest, limit=limit - used)
             used = used + choose(left, improve=improve, whole=whole, seconds=seconds)
         return used
 
@@ -190,7 +206,7 @@ def settle(
     timing: Timing,
     used: Ints,
     rounds: int,
-    hastes: tuple[float, ...] = _HASTES[:1],
+    hastes: tuple[float, ...] = HASTES[:1],
 ) -> tuple[Moves, Prediction]:
     """Schedule a choice by the times of the simulation before, until that gains nothing; the fastest is kept.
 
@@ -245,18 +261,16 @@ def analyze(
         say("reservation", 0.1)
         reservation = _reserve(trace, device, life, switches, late, timings, effort, say)
     say("choice", 0.6)
-    hastes = _HASTES if effort.thorough else _HASTES[:1]
+    hastes = HASTES if effort.thorough else HASTES[:1]
     found = []
     for k, used in enumerate(_choices(life, device, switches, reservation, late, effort)):
         say("schedule", 0.7 + 0.1 * k)
         found += [settle(trace, device, life, timing, used, effort.rounds, hastes) for timing in timings]
     moves, prediction = _better(found)
     say("mapping", 0.95)
-    keep = np.ones(trace.tensors, dtype=np.int64)
-    if switches.mapping == "keep":
-        keep = ranges_to_keep(trace, device, life, moves)
+    plan = finished(trace, device, life, moves, reservation, prediction, switches)
     say("done", 1.0)
-    return _plan(trace, device, life, moves, reservation, keep, prediction, switches)
+    return plan
 
 
 def _better(found: list[tuple[Moves, Prediction]]) -> tuple[Moves, Prediction]:
@@ -309,17 +323,20 @@ def _reserve(
     return best
 
 
-def _plan(
+def finished(
     trace: Trace,
     device: Device,
     life: Lifetimes,
     moves: Moves,
     reservation: int,
-    keep: Ints,
     prediction: Prediction,
     switches: Switches,
 ) -> Plan:
+    """The plan of these moves."""
     tensor = life.gaps.tensor
+    keep = np.ones(trace.tensors, dtype=np.int64)
+    if switches.mapping == "keep":
+        keep = ranges_to_keep(trace, device, life, moves)
     return Plan(
         trace=trace,
         device=device,

@@ -94,7 +94,7 @@ LGM = [
     {"prefetch", "residual", "bounds", "simulate", "mapping", "roles"},
     {"choice", "checkpoints", "rotor"},
     {"calls", "planner"},
-    {"recompute", "seats"},
+    {"recompute", "seats", "relief"},
     {"rewrite", "gpus"},
     {"only", "chain", "mix_bound"},
     {"mix", "harmony"},

@@ -11,6 +11,7 @@
 #include "check.h"
 #include "device/driver_host.h"
 #include "engine/engine.h"
+#include "iteration/managed.h"
 #include "process/registry.h"
 #include "team.h"
 #include "iteration/thread_state.h"
@@ -218,6 +219,24 @@ TEST(a_child_of_a_fork_is_not_held_up_by_what_threads_did) {
   }
   stop = true;
   trains.join();
+  end_session(engine);
+}
+
+TEST(a_shelf_dies_with_the_last_on_it_whoever_frees_it) {
+  constexpr int kThreads = 4, kEach = 3;
+  Engine& engine = begin_session(6);
+  for (int round = 0; round < 50; ++round) {
+    auto* shelf = static_cast<char*>(allocate_managed(engine, 3 * kChunk));
+    for (int k = 1; k < kThreads * kEach; ++k) share_managed(engine, shelf + k * 1024);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&engine, shelf, t] {
+        for (int k = 0; k < kEach; ++k) free_managed(engine, shelf + (kThreads * k + t) * 1024);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(engine.inspect().snapshot().ranges == 0);
+  }
   end_session(engine);
 }
 
