@@ -17,7 +17,7 @@ from .codec import load_plan, load_trace, save_plan, save_trace
 from .errors import FormatError, InfeasibleError, InvalidPlanError, LgmError
 from .mix import Recompute, analyze
 from .model import Device, Plan, Prediction, Trace
-from .planner import Switches
+from .switches import Switches
 from .validate import validate
 
 __all__ = [

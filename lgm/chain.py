@@ -22,12 +22,13 @@ from .checkpoints import least_peak
 from .errors import LgmError
 from .lifetimes import Lifetimes, analyze_lifetimes
 from .model import Device, Floats, Ints, Plan, Remaking, Trace
-from .planner import Progress, Switches
+from .planner import Progress
 from .recompute import Candidate, candidates, schedule_makings
 from .rewrite import rewrite
 from .roles import phases
 from .rotor import Schedule, fill_tables
 from .schedule import nominal
+from .switches import Switches
 
 _BLOCKS = 64  # layers of the chain by which the fastest is looked for
 _EFFORT = 60_000  # operations to look at, in all schedules that are tried

@@ -21,11 +21,11 @@ from .lifetimes import analyze_lifetimes
 from .mix import Recompute, analyze
 from .model import HOST_COSTS, Device, Trace
 from .page import write_page
-from .planner import Switches
 from .progress import Bar
 from .simulate import run_on_demand
 from .sizes import by_size
 from .snapshot import write_snapshot
+from .switches import Switches
 from .units import format_bytes, format_seconds, parse_bytes, parse_share, parse_speed
 from .validate import validate
 

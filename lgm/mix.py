@@ -23,10 +23,12 @@ from .chain import analyze_segments
 from .lifetimes import analyze_lifetimes
 from .model import Device, Plan, Remaking, Trace
 from .only import analyze_only
-from .planner import GAIN, Progress, Switches
+from .planner import Progress
 from .recompute import Making, candidates, choose_makings, copying_seconds
 from .relief import relieve
 from .rewrite import rewrite
+from .settling import GAIN
+from .switches import Switches
 
 __all__ = ["Recompute", "analyze", "is_enough"]
 

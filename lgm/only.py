@@ -23,10 +23,11 @@ from .choice import choose
 from .errors import InfeasibleError
 from .lifetimes import Lifetimes, analyze_lifetimes, cover
 from .model import Device, Ints, Plan, Remaking, Trace
-from .planner import Progress, Switches
+from .planner import Progress
 from .problem import Cover
 from .recompute import Candidate, candidates, schedule_makings
 from .rewrite import rewrite
+from .switches import Switches
 from .units import format_bytes
 
 __all__ = ["analyze_only"]

@@ -1,82 +1,32 @@
 """From a trace and a device to a plan.
 
-Covers: the order of the steps, the reservation, the named switches.
-Leaves: each step to its module. Read this first: ``lifetimes`` -> ``cost`` -> ``choice`` -> ``schedule`` <->
-``simulate`` (`settle`) -> ``mapping``.
+Covers: the order of the steps, the reservation, how much is tried.
+Leaves: each step to its module. Read this first: ``lifetimes`` -> ``cost`` -> ``selection`` -> ``schedule`` <->
+``simulate`` (``settling``) -> ``mapping``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Literal, get_args
+from dataclasses import dataclass
 
 import numpy as np
 
 from .bounds import check_feasible
-from .choice import choose
-from .cost import Costs, prices, traffic
-from .lifetimes import Lifetimes, analyze_lifetimes, cover
+from .lifetimes import Lifetimes, analyze_lifetimes
 from .mapping import ranges_to_keep
-from .model import Device, Floats, Ints, Plan, Prediction, Trace
-from .problem import Cover
-from .schedule import Moves, Timing, nominal, schedule
-from .simulate import run_plan
+from .model import Device, Ints, Plan, Prediction, Trace
+from .schedule import Moves, Timing
+from .selection import lateness, select
+from .settling import GAIN, HASTES, ROUNDS, settle
+from .switches import Switches
 
-__all__ = [
-    "GAIN",
-    "HASTES",
-    "ROUNDS",
-    "Progress",
-    "Switches",
-    "analyze",
-    "demand",
-    "drafts_are_plans",
-    "finished",
-    "lateness",
-    "select",
-    "settle",
-]
+__all__ = ["Progress", "analyze", "drafts_are_plans", "finished"]
 
 Progress = Callable[[str, float], None]
 
 _EFFORT = 160_000  # operations to simulate in an analysis, more or less: its time stays below 3 s for 20,000
-ROUNDS = 6
-GAIN = 0.002  # of a step: less is not worth another round
-HASTES = (1.0, 0.92)
 _WHILE_RESERVING, _DRAFTING = 0.1, 0.03  # seconds for improving a choice that only shows what something is worth
-
-
-@dataclass(frozen=True, slots=True)
-class Switches:
-    """The heuristics by name; the defaults are the product's, the others are baselines and for ablation."""
-
-    costs: Costs | Literal["auto"] = "auto"
-    leads: Literal["copies", "none"] = "copies"
-    choice: Literal["optimal", "sweep"] = "optimal"
-    granularity: Literal["chunk", "tensor"] = "chunk"
-    timing: Timing | Literal["auto"] = "auto"
-    reservation: Literal["auto", "none"] = "auto"
-    mapping: Literal["keep", "none"] = "keep"
-    settling: Literal["simulated", "none"] = "simulated"
-
-    def __post_init__(self) -> None:
-        allowed = {
-            "costs": ("auto", *get_args(Costs)),
-            "leads": ("copies", "none"),
-            "choice": ("optimal", "sweep"),
-            "granularity": ("chunk", "tensor"),
-            "timing": ("auto", *get_args(Timing)),
-            "reservation": ("auto", "none"),
-            "mapping": ("keep", "none"),
-            "settling": ("simulated", "none"),
-        }
-        for name, names in allowed.items():
-            if getattr(self, name) not in names:
-                raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(names)}")
-
-    def as_dict(self) -> dict[str, str]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,127 +61,6 @@ def drafts_are_plans(trace: Trace, switches: Switches | None) -> bool:
     """Whether there is no time for more than a draft."""
     switches = switches or Switches()
     return _effort(trace, switches, draft=True) == _effort(trace, switches, draft=False)
-
-
-def demand(life: Lifetimes, device: Device, reservation: int) -> Ints:
-    """[n] Chunks that must be away. Where one operation needs nearly all, the reservation shrinks for it."""
-    room = np.maximum(device.budget_chunks - reservation, np.minimum(life.needed, device.budget_chunks))
-    return life.live - room
-
-
-def lateness(trace: Trace, device: Device, life: Lifetimes) -> Ints:
-    """[g] For how many operations after a gap opens less than half of its chunks can have been copied out.
-
-    For those a choice does not count on it, if it can: they would wait for chunks that another gap, open for longer,
-    had given up in time.
-    """
-    gaps, begin = life.gaps, nominal(trace)
-    copying = np.where(gaps.epoch < 0, 0.0, gaps.chunks * (gaps.bytes / device.out_speed + device.latency))
-    two_turns = np.concatenate([begin[:-1], begin[:-1] + begin[-1], 2 * begin[-1:]])
-    open_at: Ints = np.searchsorted(two_turns, begin[gaps.start] + copying / 2).astype(np.int64)
-    late: Ints = np.maximum(open_at - gaps.start, 0)
-    return late
-
-
-def select(
-    life: Lifetimes,
-    device: Device,
-    switches: Switches,
-    reservation: int,
-    *,
-    improve: bool,
-    late: Ints | None = None,
-    seconds: float = 1.0,
-    already: Ints | None = None,
-) -> Ints:
-    """[g] Chunks of each gap that are away, beside those that are already.
-
-    Parameters
-    ----------
-    switches
-        With ``costs="auto"``, by the costs of moves.
-    improve
-        Whether to look for the least cost, for about so many `seconds`; else the farthest next use.
-    late
-        [g] See :func:`lateness`.
-    """
-    gaps = life.gaps
-    whole = switches.granularity == "tensor"
-    wanted, limit = demand(life, device, reservation), gaps.chunks
-    if already is not None:
-        wanted, limit = wanted - cover(len(wanted), gaps.start, gaps.stop, already), limit - already
-    problem = Cover(len(wanted), wanted, gaps.start, gaps.stop, limit, np.zeros(len(gaps)))
-
-    def choice(price: Floats) -> Ints:
-        priced = replace(problem, price=price)
-        used = np.zeros(len(gaps), dtype=np.int64)
-        if late is not None:
-            used = choose(_in_time(priced, late), improve=improve, whole=whole, seconds=seconds)
-        rest = priced.surplus(used)
-        if (rest < 0).any():
-            left = replace(priced, demand=-rest, limit=limit - used)
-            used = used + choose(left, improve=improve, whole=whole, seconds=seconds)
-        return used
-
-    def copying(used: Ints) -> float:
-        out, back = traffic(gaps, used)
-        return out / device.out_speed + back / device.in_speed
-
-    costs: Costs = "moves" if switches.costs == "auto" else switches.costs
-    assumed = prices(gaps, device, costs)
-    used = choice(assumed)
-    if not improve:
-        return used
-    actual = prices(gaps, device, costs, used)
-    if np.array_equal(actual, assumed):
-        return used
-    return min(used, choice(actual), key=copying)
-
-
-def _in_time(problem: Cover, late: Ints) -> Cover:
-    """The problem with gaps that open later; of the demand, what these can meet."""
-    start = problem.start + late
-    never = start >= problem.stop
-    start = np.where(never, problem.start, start)
-    turn = (start >= problem.n) * problem.n
-    limit = np.where(never, 0, problem.limit)
-    timely = replace(problem, start=start - turn, stop=problem.stop - turn, limit=limit)
-    return replace(timely, demand=np.minimum(problem.demand, cover(problem.n, timely.start, timely.stop, limit)))
-
-
-def settle(
-    trace: Trace,
-    device: Device,
-    life: Lifetimes,
-    timing: Timing,
-    used: Ints,
-    rounds: int,
-    hastes: tuple[float, ...] = HASTES[:1],
-) -> tuple[Moves, Prediction]:
-    """Schedule a choice by the times of the simulation before, until that gains nothing; the fastest is kept.
-
-    `hastes` says how much of each simulated wait deadlines keep: one that keeps its whole wait has no reason to move,
-    but without whole waits some plans find no rest. Each is tried from the beginning.
-    """
-    unhurried = nominal(trace)
-    best: tuple[Moves, Prediction] | None = None
-    for haste in hastes:
-        begin, worse = unhurried, 0
-        for _ in range(rounds):
-            moves = schedule(trace, device, life, used, begin=begin, timing=timing)
-            prediction, line = run_plan(trace, device, life, moves)
-            if best is None or prediction.step_seconds < best[1].step_seconds * (1 - GAIN):
-                best, worse = (moves, prediction), 0
-            else:
-                worse += 1
-            if prediction.waits_seconds < GAIN * prediction.step_seconds or timing == "on_demand":
-                return best
-            if worse == 3:
-                break
-            waited = np.append(line.begin, prediction.step_seconds) - unhurried
-            begin = np.maximum.accumulate(unhurried + haste * waited)
-    assert best is not None
-    return best
 
 
 def analyze(

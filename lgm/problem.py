@@ -1,7 +1,7 @@
 """The problem the choice solves: cover a circle of operations with gaps, at the least price.
 
 Covers: the problem, its size reduced to the rows that matter.
-Leaves: solving it (``choice``, ``residual``), making it from a trace (``planner.select``).
+Leaves: solving it (``choice``, ``residual``), making it from a trace (``selection``).
 """
 
 from __future__ import annotations

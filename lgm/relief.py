@@ -9,7 +9,7 @@ some chunks more than needed are away, in these rows and some before. Arrivals t
 simulator says whether that was worth it, and the fastest is kept.
 
 Covers: which changes are tried, and how many.
-Leaves: choosing, scheduling and simulating (``planner``).
+Leaves: choosing (``selection``, ``choice``), scheduling and simulating (``settling``).
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from . import planner
 from .choice import choose
 from .cost import prices
 from .lifetimes import cover
 from .model import Ints, Plan, Prediction
+from .planner import finished
 from .problem import Cover
 from .schedule import Moves, Timing, moves_of_plan
+from .selection import demand, lateness, select
+from .settling import HASTES, ROUNDS, settle
 from .simulate import run_plan
+from .switches import Switches
 
 __all__ = ["relieve"]
 
@@ -62,7 +65,7 @@ def relieve(plan: Plan) -> Plan:
     Plans by other switches than the product's are returned as they are, as are those that hardly wait.
     """
     tries = min(_EFFORT // max(plan.trace.operations, 1), _MOST)
-    if plan.switches != planner.Switches().as_dict() or tries < _LEAST or not _waits(plan.prediction):
+    if plan.switches != Switches().as_dict() or tries < _LEAST or not _waits(plan.prediction):
         return plan
     return _Search(plan, tries).run()
 
@@ -92,8 +95,8 @@ class _Search:
             return self.plan
         last = [self._settled(self.best.used, timing, thorough=True) for timing in ("packed", "just_in_time")]
         best = min(self.best, *last, key=lambda way: way.seconds)
-        again = planner.finished(
-            self.trace, self.device, self.life, best.moves, self.plan.reservation, best.prediction, planner.Switches()
+        again = finished(
+            self.trace, self.device, self.life, best.moves, self.plan.reservation, best.prediction, Switches()
         )
         return replace(again, remaking=self.plan.remaking)
 
@@ -102,8 +105,8 @@ class _Search:
         return self._settled(used, "packed", thorough=False)
 
     def _settled(self, used: Ints, timing: Timing, *, thorough: bool) -> _Way:
-        rounds, hastes = (planner.ROUNDS, planner.HASTES) if thorough else (2, planner.HASTES[:1])
-        return _Way(used, *planner.settle(self.trace, self.device, self.life, timing, used, rounds, hastes))
+        rounds, hastes = (ROUNDS, HASTES) if thorough else (2, HASTES[:1])
+        return _Way(used, *settle(self.trace, self.device, self.life, timing, used, rounds, hastes))
 
     def _rush(self) -> tuple[int, int]:
         """The first and the last row of the part in which nearly all waits are."""
@@ -114,13 +117,13 @@ class _Search:
 
     def _first(self, begin: int, end: int, share: float) -> Ints:
         """So much of what must be away in the rush is chosen for these rows alone, all the rest after it."""
-        wanted = np.maximum(planner.demand(self.life, self.device, self.plan.reservation), 0)
+        wanted = np.maximum(demand(self.life, self.device, self.plan.reservation), 0)
         in_rush = np.zeros_like(wanted)
         in_rush[begin : end + 1] = wanted[begin : end + 1] * share
         used = self._chosen(in_rush, np.zeros(len(self.life.gaps), dtype=np.int64))
-        late = planner.lateness(self.trace, self.device, self.life)
-        return used + planner.select(
-            self.life, self.device, planner.Switches(), self.plan.reservation,
+        late = lateness(self.trace, self.device, self.life)
+        return used + select(
+            self.life, self.device, Switches(), self.plan.reservation,
             improve=True, late=late, seconds=_SECONDS, already=used,
         )  # fmt: skip
 

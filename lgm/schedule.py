@@ -8,7 +8,7 @@ when its vTensor is needed or when the next arrival must begin, whichever is ear
 has room for it until it is needed (a chunk that leaves is room from the end of its copy on); what has none comes later,
 and is waited for. Room is given to the latest deadlines first, so deadlines must be near the truth: where the lanes are
 busier than the processor, an iteration without waits is far too short, and the last arrivals would take the room of all
-before them. ``planner.settle`` therefore schedules again by the times a simulation found.
+before them. ``settling`` therefore schedules again by the times a simulation found.
 
 That is late, not best: simulated times contain waits, and an arrival that comes just in time for a late operation keeps
 it late. So what room is left is given away ("packed"): in the order in which they begin, arrivals move forward to where

@@ -26,7 +26,7 @@ from typing import Any
 import lgm
 from lgm.helper import receive, send
 from lgm.mix import is_enough
-from lgm.planner import GAIN
+from lgm.settling import GAIN
 
 from .logs import log
 

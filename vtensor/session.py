@@ -197,10 +197,9 @@ def disable() -> None:
         On a GPU, if it has no room for live tensors that wait in the host store; then vtensor stays enabled.
     """
     with _lock:
-        if _begun is None:
-            return
-        _end()
-    log.info("disabled")
+        if _begun is not None:
+            _end()
+            log.info("disabled")
 
 
 @contextlib.contextmanager
@@ -298,8 +297,7 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
 
 def _bytes_of_one_call() -> int:
     """Half the budget: the other half is for what the loop around multi-tensor operations keeps in use."""
-    config = _begun
-    return 0 if config is None else config.budget // 2
+    return 0 if _begun is None else _begun.budget // 2
 
 
 def _end() -> None:

@@ -11,8 +11,8 @@ from lgm import Device, Switches, load_trace
 from lgm.choice import choose
 from lgm.cost import prices
 from lgm.lifetimes import analyze_lifetimes, cover
-from lgm.planner import demand, select
 from lgm.problem import Cover, compress
+from lgm.selection import demand, select
 
 from .optimum import by_trying, within
 from .random_traces import lawless, training

@@ -15,8 +15,8 @@ from lgm import Device, InvalidPlanError, Plan, Switches
 from lgm.bounds import least_seconds, least_seconds_in_windows
 from lgm.lifetimes import analyze_lifetimes
 from lgm.mapping import away_at_turn, layers
-from lgm.planner import select
 from lgm.schedule import Moves, _leaves, _under_way, moves_of_plan, nominal
+from lgm.selection import select
 from lgm.simulate import run_on_demand, run_plan
 from lgm.validate import check, validate
 
