@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from torch.optim import optimizer as torch_optimizer
 
 import lgm
@@ -36,7 +37,6 @@ from .speeds import found_device
 
 __all__ = [
     "Planner",
-    "after_steps",
     "as_one_iteration",
     "change_budget",
     "current",
@@ -71,6 +71,7 @@ class Planner:
         self.journal: Journal | None = None
         self.listeners: list[Callable[[], None]] = []  # called when an iteration ended
         self.after_steps: list[Callable[[Any], None]] = []  # called with an optimizer after its step, before that
+        self.shelves = 0  # allocations in which tensors lie side by side, so far
         self.plan: lgm.Plan | None = None  # the newest
         self.why_not = ""  # why there is no plan, for people
         self._before: dict[str, Any] = {}
@@ -93,11 +94,14 @@ class Planner:
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._inside:
             return
-        for listener in self.after_steps:
+        for listener in () if torch.compiler.is_compiling() else self.after_steps:
             try:
                 listener(optimizer)
             except Exception:  # as boundary()
                 log.debug("something after an optimizer's step was left out", exc_info=True)
+        self._iteration_ends(optimizer)
+
+    def _iteration_ends(self, optimizer: Any) -> None:
         if self._marked:
             return
         # Of several optimizers, or threads that train, one marks iterations; if it stops stepping, another takes over.
@@ -118,7 +122,7 @@ class Planner:
             yield
         finally:
             self._inside = False
-        self._after_step(owner, None, None)
+        self._iteration_ends(owner)
 
     def step(self) -> None:
         self._marked = True
@@ -146,6 +150,10 @@ class Planner:
     def change_budget(self, config: Config) -> None:
         """Plans were made for another budget: new ones are made."""
         self.config = config
+        self.forget_plans()
+
+    def forget_plans(self) -> None:
+        """New ones are made."""
         self.plan, self.why_not = None, ""
         self.module.forget_plans()
 
@@ -253,14 +261,6 @@ def listen(listener: Callable[[], None]) -> Callable[[], None]:
     """Call it at the end of each iteration, after its record is closed; what is returned ends that."""
     (listeners := current().listeners).append(listener)
     return lambda: listeners.remove(listener)
-
-
-def after_steps(listener: Callable[[torch_optimizer.Optimizer], None]) -> None:
-    """Call it with each optimizer after its step, unless that is a part of an iteration only.
-
-    What it raises is logged, no more: it runs inside the program's step.
-    """
-    current().after_steps.append(listener)
 
 
 def newest_plan() -> lgm.Plan | None:

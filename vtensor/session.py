@@ -292,7 +292,7 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
         module.see("all" if everything else "planned", verify)
     start_planner(config, plan)
     keep_free(module, config, enable)
-    keep_shelves(module, config, plan)
+    keep_shelves(module, plan)
 
 
 def _bytes_of_one_call() -> int:

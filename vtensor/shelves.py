@@ -25,7 +25,7 @@ import lgm
 
 from .config import Config, format_bytes
 from .logs import log
-from .planning import after_steps
+from .planning import Planner, current
 
 __all__ = ["keep_shelves", "runs"]
 
@@ -35,20 +35,21 @@ _SHARE = 16  # of the budget, the largest shelf; and of a tensor, the padding th
 _WORTH = 128  # of the budget: moving what saves less is not worth the time
 
 
-def keep_shelves(module: ModuleType, config: Config, plan: lgm.Plan | None) -> None:
+def keep_shelves(module: ModuleType, plan: lgm.Plan | None) -> None:
     """From now on, in this session, what optimizers keep is put on shelves once memory is short.
 
     With a `plan` from a file only if there were some when it was recorded: it knows tensors by their sizes.
     """
     if plan is None or plan.recorded.meta.get("shelves"):
-        after_steps(Shelves(module, config).look)
+        planner = current()
+        planner.after_steps.append(Shelves(module, planner, keep_plans=plan is not None).look)
 
 
 class Shelves:
     """Of one session."""
 
-    def __init__(self, module: ModuleType, config: Config) -> None:
-        self._module, self._config = module, config
+    def __init__(self, module: ModuleType, planner: Planner, *, keep_plans: bool) -> None:
+        self._module, self._planner, self._keep_plans = module, planner, keep_plans
         self._looked: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def look(self, optimizer: torch.optim.Optimizer) -> None:
@@ -56,21 +57,27 @@ class Shelves:
         if optimizer in self._looked or not self._module.pressed():
             return
         self._looked.add(optimizer)
-        chunk, limit = self._config.chunk, min(_CHUNKS, self._config.budget_chunks // _SHARE)
+        config = self._planner.config
+        chunk, limit = config.chunk, min(_CHUNKS, config.budget_chunks // _SHARE)
         shelves = []
         for tensors in _kept_by(optimizer):
-            movable = [t for t in tensors if _padding(t.nbytes, chunk) * _SHARE > t.nbytes and self._may_move(t)]
+            movable = [
+                t for t in tensors if _padding(t.nbytes, chunk) * _SHARE > t.nbytes and self._may_move(t, config)
+            ]
             shelves += [movable[run] for run in runs([t.nbytes for t in movable], chunk, limit)]
         saved = sum(_saved([t.nbytes for t in shelf], chunk) for shelf in shelves)
-        if saved * _WORTH < self._config.budget:
+        if saved * _WORTH < config.budget:
             return
         for shelf in shelves:
+            self._planner.shelves += 1
             self._module.put_on_shelf([t._cdata for t in shelf])
+        if not self._keep_plans:
+            self._planner.forget_plans()  # they know the tensors that were moved
         count = sum(map(len, shelves))
         log.info("%d tensors share %d allocations: %s less padding", count, len(shelves), format_bytes(saved))
 
-    def _may_move(self, tensor: torch.Tensor) -> bool:
-        plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.device.type == self._config.device
+    def _may_move(self, tensor: torch.Tensor, config: Config) -> bool:
+        plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.device.type == config.device
         return plain and self._module.may_move(tensor._cdata)
 
 
@@ -110,8 +117,12 @@ def _aligned(size: int) -> int:
 
 
 def _kept_by(optimizer: torch.optim.Optimizer) -> Iterator[list[torch.Tensor]]:
-    """Its parameters, and its states of each name, in the order of its parameters."""
-    parameters = list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
+    """Its parameters, and its states of each name, in the order of its parameters.
+
+    Of parameters that have a gradient: the step wrote these, so nobody reads them meanwhile, on whatever stream.
+    """
+    everything = itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    parameters = [parameter for parameter in everything if parameter.grad is not None]
     yield parameters
     kinds: dict[str, list[torch.Tensor]] = {}
     for parameter in parameters:

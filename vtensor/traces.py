@@ -75,7 +75,7 @@ def recorded_trace(**meta: Any) -> lgm.Trace:
 def trace_of(raw: dict[str, Any], **meta: Any) -> lgm.Trace:
     """What the core's log of an iteration says, with what is known of this machine."""
     planner = current()
-    meta = {"unmanaged_bytes": planner.module.unmanaged()["peak"], "shelves": planner.module.shelves(), **meta}
+    meta = {"unmanaged_bytes": planner.module.unmanaged()["peak"], "shelves": planner.shelves, **meta}
     if planner.config.device == "cpu" and "flop_per_second" not in meta:
         meta["flop_per_second"] = flop_per_second()
     return make_recording(raw, planner.config.chunk, meta).trace

@@ -26,6 +26,7 @@ Wish wish_of(Thread& thread, Engine& engine, Bytes bytes, const Recording& recor
 
 void* allocate_managed(Engine& engine, Bytes bytes, Ticket::Lane stream) {
   Thread& thread = this_thread();
+  works(thread);
   const bool newborn = thread.solid > 0 && thread.engine == &engine;
   void* address = nullptr;
   Wish wish;

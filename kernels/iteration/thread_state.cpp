@@ -20,6 +20,8 @@ PlanRunner* g_runner = new PlanRunner;                  // never destroyed: thre
 std::mutex* g_runner_mutex = new std::mutex;            // guards it; taken before an engine's
 std::atomic<const Thread*> g_runs_iterations{nullptr};  // the thread that ended an iteration last
 
+std::atomic<std::size_t> g_working{0};
+
 std::atomic<CurrentStream> g_current_stream{nullptr};
 
 constinit thread_local Thread* t_mine = nullptr;  // a plain pointer: no guard on the hot path
@@ -30,6 +32,7 @@ struct ThreadOwner {
   ~ThreadOwner() {
     const Thread* mine = t_mine;  // another thread may get its address
     g_runs_iterations.compare_exchange_strong(mine, nullptr);
+    g_working -= t_mine->works;
     delete t_mine;
     t_mine = nullptr;
   }
@@ -48,6 +51,13 @@ void after_fork() {
 }
 
 }  // namespace
+
+void begin_work(Thread& thread) noexcept {
+  thread.works = true;
+  ++g_working;
+}
+
+std::size_t working_threads() noexcept { return g_working.load(); }
 
 Thread& this_thread() {
   if (t_mine == nullptr) {

@@ -58,6 +58,7 @@ struct Thread {
   std::vector<ChunkId> wished;    // where a plan wants what is allocated now
   std::span<Range* const> making; // for whom what an operation that is run again makes is, in order; nullptr: for nobody
   Managing managing = Managing::large;
+  bool works = false;             // it has used managed memory
   Seen seen_call;                 // the operation under way that may be run again
   std::uint32_t remaking = 0;     // runs such operations again: what they do is no part of the program
   std::vector<Range*> changed;    // arguments of the newest whose known contents it may write
@@ -66,6 +67,14 @@ struct Thread {
 };
 
 Thread& this_thread();
+
+// The thread uses managed memory, for the program: one that only makes things again does not count.
+void begin_work(Thread& thread) noexcept;
+inline void works(Thread& thread) noexcept {
+  if (!thread.works && thread.remaking == 0) begin_work(thread);
+}
+// How many threads that live have.
+std::size_t working_threads() noexcept;
 
 // The lane of the stream this thread's operations are asked of now. Whoever brings an ordered engine sets it; none on others.
 using CurrentStream = Ticket::Lane (*)(Engine& engine);

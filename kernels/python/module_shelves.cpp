@@ -27,7 +27,7 @@ void bind_shelves(py::module_& m) {
         put_on_shelf(tensors);
       },
       py::call_guard<py::gil_scoped_release>());
-  // How many there are.
+  // How many there are, for tests.
   m.def("shelves", [] {
     std::ptrdiff_t count = 0;
     current().living([&](std::span<Range* const> live) {

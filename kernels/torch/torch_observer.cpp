@@ -60,6 +60,7 @@ void visit(Thread& thread, const at::Tensor& tensor, bool write, bool changes) {
   if (!engine.contains(storage)) return;
   Range* range = engine.find(storage);
   if (range == nullptr) return;
+  works(thread);
   if (changes && range->known.load(std::memory_order_relaxed) && thread.remaking == 0) thread.changed.push_back(range);
   if (engine.try_pin(*range, write)) {
     thread.uses.push_back(whole(*range, write));

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "iteration/managed.h"
@@ -13,6 +15,11 @@ namespace {
 
 Bytes room_for(const c10::TensorImpl& tensor) {
   return (tensor.unsafe_storage().nbytes() + kShelfAlign - 1) / kShelfAlign * kShelfAlign;
+}
+
+// A thread that began to work just now may have found the old address.
+void wait_until_unused(const Range& range) {
+  while (range.pins.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
 at::Tensor bytes_of(const c10::Storage& storage) {
@@ -29,7 +36,7 @@ bool may_move(const c10::TensorImpl& tensor) {
   Engine* const engine = current_engine();
   if (engine == nullptr || !engine->contains(address) || storage.use_count() != 1) return false;
   const Range* const range = engine->find(address);
-  return range != nullptr && range->base == reinterpret_cast<Address>(address) && range->bytes == storage.nbytes() &&
+  return range != nullptr && working_threads() == 1 && !range->pinned() && range->base == reinterpret_cast<Address>(address) && range->bytes == storage.nbytes() &&
          tensor.storage_offset() == 0 && !range->exported && range->tenants.load() == 0 && storage.data_ptr().get_context() == address;
 }
 
@@ -55,6 +62,7 @@ void put_on_shelf(std::span<c10::TensorImpl* const> tensors) {
     void* const address = place.data_ptr();
     share_managed(*engine, address);
     const c10::DataPtr before = storage.set_data_ptr({address, address, shelf.storage().data_ptr().get_deleter(), storage.device()});
+    wait_until_unused(*engine->find(before.get()));
     at += static_cast<std::int64_t>(room_for(*tensor));
   }
 }

@@ -5,7 +5,7 @@
 //
 // Covers: which tensors may be moved at all, and moving them.
 // Leaves: which ones should be (vtensor/shelves.py), the end of a shelf (iteration/managed.h).
-// Requires: no operation is under way on the tensors; the caller keeps them alive.
+// Requires: the caller keeps the tensors alive.
 #pragma once
 
 #include <c10/core/TensorImpl.h>
@@ -18,7 +18,8 @@ namespace vt {
 inline constexpr std::size_t kShelfAlign = 512;
 
 // Whether it has managed memory of its own, which is all of its storage, and nobody else can know where that is: no other tensor has the
-// storage, its address was never given away, and it is on no shelf.
+// storage, its address was never given away, no operation uses it, and it is on no shelf. False while more than one thread works with
+// managed memory: another may be about to.
 bool may_move(const c10::TensorImpl& tensor);
 
 // Moves those that may be moved, which are on one device, in this order. Throws what torch does if there is no memory; each tensor has

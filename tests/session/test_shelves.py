@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -231,3 +232,44 @@ def test_runs(sizes: list[int], limit: int) -> None:
         assert chunks <= limit
         assert chunks < sum(-(-size // PAGE) for size in sizes[run])
     assert stop <= len(sizes)
+
+
+def test_nothing_moves_while_other_threads_work() -> None:
+    go, stop = threading.Event(), threading.Event()
+
+    def evaluate() -> None:
+        total = torch.ones(WIDTH, WIDTH) @ torch.ones(WIDTH, WIDTH)
+        go.set()
+        stop.wait(60)
+        assert total[0, 0] == WIDTH
+
+    with vtensor.enabled("600KiB", chunk=PAGE, min_size=1):
+        other = threading.Thread(target=evaluate)
+        other.start()
+        go.wait(60)
+        first, second = network(), network()
+        train(first, torch.optim.AdamW(first.parameters()), 2)
+        assert native.load().pressed()
+        assert native.load().shelves() == 0
+        stop.set()
+        other.join()
+        train(second, torch.optim.AdamW(second.parameters()), 2)
+        assert native.load().shelves() > 0
+
+
+def test_what_the_step_did_not_write_stays() -> None:
+    with vtensor.enabled("600KiB", chunk=PAGE, min_size=1):
+        model = network()
+        frozen = [layer[0].weight.requires_grad_(False) for layer in list(model)[:8]]
+        where = [address(p) for p in frozen]
+        train(model, torch.optim.AdamW(model.parameters()), 2)
+        assert native.load().shelves() > 0
+        assert [address(p) for p in frozen] == where
+
+
+def test_a_budget_that_gets_smaller_counts_as_it_is() -> None:
+    vtensor.enable("64MiB", chunk=PAGE, min_size=1, device="cpu")
+    vtensor.enable("600KiB")
+    model = network()
+    train(model, torch.optim.AdamW(model.parameters()), 2)
+    assert native.load().shelves() > 0
