@@ -83,14 +83,16 @@ class _Search:
         self.best = _Way(used, moves, plan.prediction)
 
     def run(self) -> Plan:
-        found = [self._try(self._first(*self._rush(), share)) for share in _FIRST]
+        rush = self._rush()
+        found = [self._try(self._first(*rush, share)) for share in _FIRST]
         while self.tries > 0:
-            best = min([*found, *self._more()], key=lambda way: way.seconds)
+            best = min([*found, *self._more(*rush)], key=lambda way: way.seconds)
             if best.seconds > self.best.seconds * (1 - _LEAST_GAIN):
                 break
             self.best, found = best, []
             if not _waits(best.prediction):
                 break
+            rush = self._rush()
         if self.best.seconds > self.plan.prediction.step_seconds * (1 - _ENOUGH):
             return self.plan
         last = [self._settled(self.best.used, timing, thorough=True) for timing in ("packed", "just_in_time")]
@@ -127,9 +129,8 @@ class _Search:
             improve=True, late=late, seconds=_SECONDS, already=used,
         )  # fmt: skip
 
-    def _more(self) -> Iterator[_Way]:
+    def _more(self, begin: int, end: int) -> Iterator[_Way]:
         """Some chunks more than now are away in the rush, from its beginning on or from some time before."""
-        begin, end = self._rush()
         found: list[tuple[float, int, float]] = []
 
         def tried(first: int, share: float) -> _Way:

@@ -197,9 +197,10 @@ def disable() -> None:
         On a GPU, if it has no room for live tensors that wait in the host store; then vtensor stays enabled.
     """
     with _lock:
-        if _begun is not None:
-            _end()
-            log.info("disabled")
+        if _begun is None:
+            return
+        _end()
+    log.info("disabled")
 
 
 @contextlib.contextmanager
@@ -262,14 +263,10 @@ def _begin(config: Config, plan: lgm.Plan | None) -> None:
     if log.isEnabledFor(logging.DEBUG):
         watchdog.start(module)  # for good: tensors outlive the session, and so does what can stand
     log.info(
-        "enabled: budget %s in chunks of %s, host store %s in %s, %s by %s",
-        format_bytes(config.budget),
-        format_bytes(config.chunk),
-        format_bytes(config.host),
-        config.spill_dir or "RAM",
-        config.policy,
+        "enabled: budget %s in chunks of %s, host store %s in %s, %s by %s", format_bytes(config.budget),
+        format_bytes(config.chunk), format_bytes(config.host), config.spill_dir or "RAM", config.policy,
         config.granularity,
-    )
+    )  # fmt: skip
 
 
 def _start(config: Config) -> None:
@@ -297,7 +294,8 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
 
 def _bytes_of_one_call() -> int:
     """Half the budget: the other half is for what the loop around multi-tensor operations keeps in use."""
-    return 0 if _begun is None else _begun.budget // 2
+    config = _begun  # another thread may end the session meanwhile
+    return 0 if config is None else config.budget // 2
 
 
 def _end() -> None:

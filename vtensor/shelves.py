@@ -84,17 +84,18 @@ class Shelves:
 def runs(sizes: list[int], chunk: int, limit: int) -> list[slice]:
     """Consecutive slices of `sizes`, in bytes, that pad less together: of at most `limit` chunks, at least half of it.
 
-    >>> runs([9, 9, 9, 9, 9, 9, 9], chunk=2048, limit=2)
-    [slice(0, 4, None)]
+    >>> runs([1200] * 9, chunk=2048, limit=4)
+    [slice(0, 4, None), slice(4, 8, None)]
     """
     found, start = [], 0
     while start < len(sizes):
-        best, stop, total = 0.0, start + 1, 0
+        best, stop, total, apart = 0.0, start + 1, 0, 0
         for end in range(start, len(sizes)):
             total += _aligned(sizes[end])
+            apart += sizes[end] + _padding(sizes[end], chunk)
             if -(-total // chunk) > limit:
                 break
-            share = _saved(sizes[start : end + 1], chunk) / total
+            share = (apart - total - _padding(total, chunk)) / total
             if share >= best and (2 * total > limit * chunk or end + 1 == len(sizes)):
                 best, stop = share, end + 1
         if best > 0:
@@ -104,8 +105,8 @@ def runs(sizes: list[int], chunk: int, limit: int) -> list[slice]:
 
 
 def _saved(sizes: list[int], chunk: int) -> int:
-    apart, together = sum(_padding(size, chunk) for size in sizes), sum(map(_aligned, sizes))
-    return apart - (_padding(together, chunk) + together - sum(sizes))
+    apart, together = sum(size + _padding(size, chunk) for size in sizes), sum(map(_aligned, sizes))
+    return apart - together - _padding(together, chunk)
 
 
 def _padding(size: int, chunk: int) -> int:
