@@ -90,7 +90,7 @@ def record(name: str, size: int, path: str, budget: int, chunk: int, least: int)
 
     import vtensor
 
-    vtensor.enable(budget, device="cpu", chunk=chunk, min_size=least, policy="lru")
+    vtensor.enable(budget, device="cpu", chunk=chunk, min_size=least, policy="lru", link="64GB/s")
     vtensor.record()
     torch.manual_seed(0)
     model, batch = MODELS[name](size)

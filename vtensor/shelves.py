@@ -29,6 +29,7 @@ from .planning import Planner, current
 
 __all__ = ["keep_shelves", "runs"]
 
+_HUGE = 2 << 20  # bytes of a huge page
 _ALIGN = 512  # torch_shelves.h
 _CHUNKS = 16  # of a shelf at most: its memory is given back when the last tensor on it dies
 _SHARE = 16  # of the budget, the largest shelf; and of a tensor, the padding that is not worth moving it
@@ -40,9 +41,14 @@ def keep_shelves(module: ModuleType, plan: lgm.Plan | None) -> None:
 
     With a `plan` from a file only if there were some when it was recorded: it knows tensors by their sizes.
     """
-    if plan is None or plan.recorded.meta.get("shelves"):
-        planner = current()
+    planner = current()
+    if _pays(planner.config) and (plan is None or plan.recorded.meta.get("shelves")):
         planner.after_steps.append(Shelves(module, planner, keep_plans=plan is not None).look)
+
+
+def _pays(config: Config) -> bool:
+    """Not between memory and memory, in huge pages: there steps got slower, and padding costs no copies."""
+    return config.device != "cpu" or config.chunk < _HUGE or bool(config.link or config.spill_dir)
 
 
 class Shelves:
