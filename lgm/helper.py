@@ -13,13 +13,13 @@ import os
 import pickle
 import select
 import struct
-from typing import IO, Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 from .errors import InfeasibleError
 from .mix import analyze
 from .model import Plan
 
-__all__ = ["Answer", "main", "receive", "send"]
+__all__ = ["Answer", "framed", "main", "receive"]
 
 # A plan, or what InfeasibleError is made of, or what else went wrong, in words.
 Answer = Plan | tuple[str, int, int, str] | str
@@ -33,16 +33,14 @@ class Readable(Protocol):
     def read(self, count: int, /) -> bytes: ...
 
 
-def send(pipe: BinaryIO | IO[bytes], message: Any) -> None:
-    """Write a message."""
+def framed(message: Any) -> bytes:
+    """A message as it goes through a pipe."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    pipe.write(struct.pack("<Q", len(data)))
-    pipe.write(data)
-    pipe.flush()
+    return struct.pack("<Q", len(data)) + data
 
 
 def receive(pipe: Readable) -> Any:
-    """Read one. Raises EOFError if the other side is gone."""
+    """Read a message. Raises EOFError if the other side is gone."""
     head = pipe.read(8)
     if len(head) < 8:
         raise EOFError("the other side is gone")
@@ -72,7 +70,8 @@ def main() -> None:
     questions = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
     try:
         while select.select([questions], [], [], _PATIENCE)[0]:
-            send(answers, _answer(receive(_Whole(questions))))
+            answers.write(framed(_answer(receive(_Whole(questions)))))
+            answers.flush()
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         pass
     os._exit(0)  # the pipe's other end may be gone: nothing is flushed

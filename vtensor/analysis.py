@@ -19,12 +19,13 @@ import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lgm
-from lgm.helper import receive, send
+from lgm.helper import framed, receive
 from lgm.mix import is_enough
 from lgm.settling import GAIN
 
@@ -94,7 +95,7 @@ class _Helper:
         """None if there is no helper, and will be none."""
         if urgent and self._nice > 0:
             self.end()
-        for _ in range(3):  # it may have ended, as nobody asked for a while; and see _starves()
+        for _ in range(3):  # it may have ended, as nobody asked for a while; and see _is_answered()
             try:
                 nice = 0 if urgent or self._aside else _NICE
                 process = self._process
@@ -103,8 +104,7 @@ class _Helper:
                 assert process.stdin is not None and process.stdout is not None
                 self._check()
                 self._nice = nice
-                send(process.stdin, (*question, nice))
-                if self._aside and self._starves(process):
+                if not self._is_answered(process, framed((*question, nice))):
                     self._aside = False
                     self.end()
                     continue
@@ -120,15 +120,25 @@ class _Helper:
         if self._abandoned:
             raise Abandoned("the session ended before it was made")
 
-    def _starves(self, process: subprocess.Popen[bytes]) -> bool:
-        """Waits for the answer, as long as the process gets on; whether the cores are too busy for it ever to come."""
-        assert process.stdout is not None
-        had = _seconds(process.pid)
-        while not select.select([process.stdout], [], [], _WHILE)[0]:
-            before, had = had, _seconds(process.pid)
-            if had - before < _SHARE * _WHILE:
+    def _is_answered(self, process: subprocess.Popen[bytes], question: bytes) -> bool:
+        """Asks, and waits until the answer comes; False if the cores are too busy for that ever to be.
+
+        A question may be larger than a pipe, and writing it would wait for one who never gets to read.
+        """
+        assert process.stdin is not None and process.stdout is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        left, had, until = memoryview(question), _seconds(process.pid), time.monotonic() + _WHILE
+        while True:
+            wait = max(until - time.monotonic(), 0.0) if self._aside else None
+            comes, takes, _ = select.select([process.stdout], [process.stdin] if left else [], [], wait)
+            if comes:
                 return True
-        return False
+            if takes:
+                left = left[os.write(process.stdin.fileno(), left) :]
+            if self._aside and time.monotonic() >= until:
+                before, had, until = had, _seconds(process.pid), until + _WHILE
+                if had - before < _SHARE * _WHILE:
+                    return False
 
     def _begin(self, nice: int) -> subprocess.Popen[bytes]:
         self.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from torch import nn
 
 import lgm
 import vtensor
+from lgm.helper import framed
 from lgm.lifetimes import analyze_lifetimes
 from vtensor import analysis, planning, traces
 
@@ -159,11 +161,31 @@ def test_a_forked_child_has_one_of_its_own(helper: Any) -> None:
 def test_where_no_core_is_ever_idle_it_takes_turns(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, device = question()
     monkeypatch.setattr("vtensor.analysis._WHILE", 0.0)
-    spent = iter([0.0, -1.0])
+    spent = itertools.count(0.0, -1.0)
     monkeypatch.setattr("vtensor.analysis._seconds", lambda _pid: next(spent))
     lgm.validate(analysis.analyze(trace, device, "never"))
     assert not helper._aside
     assert os.sched_getscheduler(pid(helper)) == os.SCHED_OTHER
+
+
+def test_a_question_larger_than_a_pipe_waits_for_no_reader(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stood for as long as no core was idle: 13 of the 16 seconds until the first plan of a small Llama."""
+    trace = lgm.load_trace(TRACE.with_name("bert.npz"))
+    device = lgm.Device(analyze_lifetimes(trace).peak // 2, 2e9, 2e9)
+    assert len(framed(trace)) > 1 << 16
+    begin, stopped = helper._begin, []
+
+    def begin_one_that_never_reads(nice: int) -> Any:
+        process = begin(nice)
+        if not stopped:
+            os.kill(process.pid, signal.SIGSTOP)
+            stopped.append(process.pid)
+        return process
+
+    monkeypatch.setattr(helper, "_begin", begin_one_that_never_reads)
+    lgm.validate(analysis.analyze(trace, device, "never"))
+    assert not helper._aside
+    assert pid(helper) not in stopped
 
 
 def test_it_runs_where_cores_are_idle(helper: Any) -> None:
