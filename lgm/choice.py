@@ -18,22 +18,22 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import time
 
 import numpy as np
 
 from .lifetimes import cover
 from .model import Bools, Ints
 from .problem import Cover, compress
-from .residual import cancel_cycles
+from .residual import Work, cancel_cycles
 
-__all__ = ["choose"]
+__all__ = ["MUCH", "choose"]
 
+MUCH = 20e6  # for a choice by itself
 _EPSILON = 1e-9
 _FEW, _FEW_PAIRS = 80, 40  # gaps, for which there is time to nudge each, and each pair
 
 
-def choose(problem: Cover, *, improve: bool = True, whole: bool = False, seconds: float = 1.0) -> Ints:
+def choose(problem: Cover, *, improve: bool = True, whole: bool = False, work: float = MUCH) -> Ints:
     """[g] Chunks of each gap to use. Pre: the demand can be met.
 
     Parameters
@@ -41,7 +41,8 @@ def choose(problem: Cover, *, improve: bool = True, whole: bool = False, seconds
     problem
         Gaps of price 0 are used first, as far as they are needed.
     improve
-        Go on from the sweep to the optimum, for at most about `seconds`; what is found until then is kept.
+        Go on from the sweep to the optimum, by about so much `work` (numbers looked at); what is found until then is
+        kept.
     whole
         Gaps are used whole or not at all (victims are whole tensors; then the problem is NP-hard, and this the
         sweep's answer).
@@ -54,18 +55,19 @@ def choose(problem: Cover, *, improve: bool = True, whole: bool = False, seconds
     few = len(small.start) <= _FEW
     # On a circle not every way leads to the optimum; where gaps are few there is time for two.
     starts = [_sweep_by_price(small)] + ([_sweep(small, whole)] if few else [])
-    deadline = time.monotonic() + seconds
-    ends = [_improve(small, _prune(small, used, whole), deadline, few) for used in starts]
+    left = Work(work)
+    ends = [_improve(small, _prune(small, used, whole), left, few) for used in starts]
     return _prune(small, min(ends, key=small.total), whole, free_too=True)
 
 
-def _improve(problem: Cover, used: Ints, deadline: float, nudging: bool) -> Ints:
-    used = cancel_cycles(problem, used, deadline)
-    while nudging and time.monotonic() < deadline:
+def _improve(problem: Cover, used: Ints, work: Work, nudging: bool) -> Ints:
+    used = cancel_cycles(problem, used, work)
+    while nudging and work.left > 0:
+        work.turn(len(used) * problem.n)
         nudged = _nudge(problem, used)
         if problem.total(nudged) >= problem.total(used) - _EPSILON:
             break
-        used = cancel_cycles(problem, nudged, deadline)
+        used = cancel_cycles(problem, nudged, work)
     return used
 
 

@@ -33,7 +33,7 @@ from .units import format_bytes
 __all__ = ["analyze_only"]
 
 _PATIENCE = 5  # rounds that find no lower peak
-_SECONDS = 0.2  # for improving each cover
+_WORK = 4e6  # for improving each cover
 _EFFORT = 100_000  # operations to look at, more or less
 # What is made by the way and needed within such a part of the iteration is kept from then on; what takes less than such
 # a part is otherwise made twice. Which serves best depends on the model.
@@ -105,7 +105,7 @@ def _cheapest(trace: Trace, life: Lifetimes, found: list[Candidate], demand: Int
     price = np.array([one.seconds / one.chunks for one in found])
     possible = np.minimum(demand, cover(trace.operations, start, stop, chunks))
     problem = Cover(trace.operations, possible, start, stop, chunks, price / max(price.max(), 1e-12) + 1e-6)
-    used = choose(problem, seconds=_SECONDS)
+    used = choose(problem, work=_WORK)
     return [found[k] for k in np.flatnonzero(used > 0).tolist()]
 
 

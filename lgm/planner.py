@@ -26,7 +26,8 @@ __all__ = ["Progress", "analyze", "drafts_are_plans", "finished"]
 Progress = Callable[[str, float], None]
 
 _EFFORT = 160_000  # operations to simulate in an analysis, more or less: its time stays below 3 s for 20,000
-_WHILE_RESERVING, _DRAFTING = 0.1, 0.03  # seconds for improving a choice that only shows what something is worth
+_WHILE_RESERVING, _DRAFTING = 2e6, 6e5  # work for improving a choice that only shows what something is worth
+_IMPROVING = (8e6, 4e6)  # and the final one, where there is time and where there is little
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +41,21 @@ class _Effort:
     thorough: bool
     """Whether there is time for a second choice, timing and haste, and for improving the choice of each reservation."""
     while_reserving: float
-    """Seconds for improving the choice of each reservation."""
+    """Work for improving the choice of each reservation."""
     improving: float
     """And the final choice."""
 
 
 def _effort(trace: Trace, switches: Switches, draft: bool) -> _Effort:
     if switches.settling == "none":
-        return _Effort(1, 1, False, 0.0, 0.2)
+        return _Effort(1, 1, False, 0.0, _IMPROVING[1])
     n = trace.operations
     rounds = max(1, min(ROUNDS, _EFFORT // (4 * n)))
     thorough = rounds == ROUNDS
     reserving = 3 if 40 * n < _EFFORT else 1
     if draft and thorough:
         return _Effort(min(reserving, 2), min(rounds, 3), thorough, _DRAFTING, _DRAFTING)
-    return _Effort(reserving, rounds, thorough, _WHILE_RESERVING, 0.4 if thorough else 0.2)
+    return _Effort(reserving, rounds, thorough, _WHILE_RESERVING, _IMPROVING[not thorough])
 
 
 def drafts_are_plans(trace: Trace, switches: Switches | None) -> bool:
@@ -115,7 +116,7 @@ def _choices(
     """The choice of least cost; and if there is time for two, the farthest next use: the least for equal costs."""
     if switches.choice == "sweep" or switches.granularity == "tensor":
         return [select(life, device, switches, reservation, improve=False, late=late)]
-    choices = [select(life, device, switches, reservation, improve=True, late=late, seconds=effort.improving)]
+    choices = [select(life, device, switches, reservation, improve=True, late=late, work=effort.improving)]
     if effort.thorough and switches.costs == "auto":
         choices.append(select(life, device, switches, reservation, improve=False))
     return choices
@@ -138,7 +139,7 @@ def _reserve(
     improve = effort.thorough and switches.choice == "optimal" and switches.granularity == "chunk"
     candidates = [0] + [c for c in (2, 8, 32, 128, 512) if c <= device.budget_chunks // 3]
     for k, reservation in enumerate(candidates):
-        used = select(life, device, switches, reservation, improve=improve, late=late, seconds=effort.while_reserving)
+        used = select(life, device, switches, reservation, improve=improve, late=late, work=effort.while_reserving)
         settled = [settle(trace, device, life, timing, used, effort.reserving)[1] for timing in timings]
         predicted = min(settled, key=lambda each: each.step_seconds)
         seconds = predicted.step_seconds

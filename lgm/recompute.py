@@ -32,6 +32,7 @@ _LONGEST = 24  # calls in the chain of a single content
 _LONGEST_TOGETHER = 30  # and of all that is made before one row, but for what there is no other way to
 _ROUNDS = 4  # of taking out what is too dear
 _SOON = 0.1  # of the iteration: what is needed within it is kept once it is made
+_WORK = 6e6  # for improving a choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,7 @@ def choose_makings(
         gaps.chunks,
         each / max(each.max(initial=0.0), 1e-12),
     )
-    used = choose(problem, seconds=0.3)
+    used = choose(problem, work=_WORK)
     wanted = [found[k] for k in sorted({by_gap[g] for g in np.flatnonzero(used > 0).tolist() if g in by_gap})]
 
     def copied(one: Candidate) -> float:

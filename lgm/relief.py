@@ -42,7 +42,7 @@ _FIRST = (0.75, 1.0)  # of what must be away in the rush: so much is chosen for 
 _MORE = (1 / 64, 1 / 16, 1 / 6)  # of the budget
 _NEARER = (0.6, 1.6)  # times what was best of these
 _LEAD = 0.1  # of the iteration, before the rush
-_SECONDS = 0.1  # for improving a choice
+_WORK = 2e6  # for improving a choice
 _LEAST_GAIN = 1e-3  # of a step, for another round
 _ENOUGH = 5e-3  # of a step, or the plan stays as it was: what moves more costs calls, which no simulation knows of
 
@@ -126,7 +126,7 @@ class _Search:
         late = lateness(self.trace, self.device, self.life)
         return used + select(
             self.life, self.device, Switches(), self.plan.reservation,
-            improve=True, late=late, seconds=_SECONDS, already=used,
+            improve=True, late=late, work=_WORK, already=used,
         )  # fmt: skip
 
     def _more(self, begin: int, end: int) -> Iterator[_Way]:
@@ -158,4 +158,4 @@ class _Search:
         feasible = np.minimum(wanted, cover(len(wanted), gaps.start, gaps.stop, left))
         price = prices(gaps, self.device, "moves", used)
         more = Cover(len(wanted), feasible, gaps.start, gaps.stop, left, price)
-        return used + choose(more, improve=True, seconds=_SECONDS)
+        return used + choose(more, improve=True, work=_WORK)

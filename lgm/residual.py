@@ -11,7 +11,6 @@ over the turn.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -21,26 +20,42 @@ from .lifetimes import cover
 from .model import Ints
 from .problem import Cover
 
-__all__ = ["cancel_cycles"]
+__all__ = ["Work", "cancel_cycles"]
 
 _EPSILON = 1e-9
 _REFUSALS = 60
 
 
-def cancel_cycles(problem: Cover, used: Ints, deadline: float) -> Ints:
-    """Cancel negative cycles until none is found, or until `deadline` (``time.monotonic()``)."""
+class Work:
+    """How much may still be done, in numbers looked at: some 20 million a second.
+
+    Not in seconds: a plan is the same on any machine, and beside a program that leaves the planner little of the cores.
+    """
+
+    _TURN = 500  # numbers, in the time that a turn takes whatever their count
+
+    def __init__(self, left: float) -> None:
+        self.left = left
+
+    def turn(self, numbers: int) -> None:
+        """A turn over so many is done."""
+        self.left -= self._TURN + numbers
+
+
+def cancel_cycles(problem: Cover, used: Ints, work: Work) -> Ints:
+    """Cancel negative cycles until none is found, or until nothing is left of `work`."""
     used = used.copy()
     chance = np.random.default_rng(0)
     refusals = 0
     tight_rows, tight_gaps = np.zeros(problem.n, dtype=bool), np.zeros(len(used), dtype=bool)
-    while time.monotonic() < deadline:
+    while work.left > 0:
         # A cycle that uses one gap, or the surplus of one row, in two copies of the iteration may ask for more than
         # there is. Then look for others, without some of what was asked for too much: always the same for the same
         # problem.
         residual = _Residual(problem, used, ~tight_rows | (chance.random(problem.n) < 0.5))
         residual.keep(~tight_gaps[residual.gap] | (chance.random(len(residual.gap)) < 0.5))
         progress = False
-        for arcs in residual.cycles():
+        for arcs in residual.cycles(work):
             change = np.zeros(len(used), dtype=np.int64)
             np.add.at(change, residual.gap[arcs], residual.sign[arcs])
             amount = _most(problem, used, change)
@@ -93,13 +108,14 @@ class _Residual:
             a[which] for a in (self.gap, self.sign, self.tail, self.head, self.weight)
         )
 
-    def cycles(self) -> list[list[int]]:
+    def cycles(self, work: Work) -> list[list[int]]:
         """Negative cycles, each as a list of arcs; none if the choice is optimal."""
         dist = np.zeros(self.nodes)
         parent = np.full(self.nodes, -1, dtype=np.int64)  # an arc, or -2 - node for a crossing
         index = np.arange(self.nodes)
         check = 4
         for turn in range(1, 4 * self.nodes):
+            work.turn(self.nodes + len(self.gap))
             candidate = dist[self.tail] + self.weight
             reached = dist.copy()
             np.minimum.at(reached, self.head, candidate)
@@ -129,22 +145,23 @@ class _Residual:
         return []
 
     def _in_parents(self, parent: Ints) -> list[list[int]]:
-        previous = np.where(
-            parent >= 0, self.tail[np.maximum(parent, 0)], np.where(parent <= -2, -2 - parent, -1)
-        ).tolist()
-        state = [0] * self.nodes
-        cycles = []
-        arcs = parent.tolist()
-        for node in range(self.nodes):
-            path = []
-            at = node
-            while at >= 0 and state[at] == 0:
-                state[at] = node + 1
-                path.append(at)
-                at = previous[at]
-            if at >= 0 and state[at] == node + 1 and path:
-                cycle = path[path.index(at) :]
-                cycles.append([arcs[v] for v in cycle if arcs[v] >= 0])
+        # After as many steps as there are nodes all are on cycles, or at the end: steps are doubled until then.
+        end = self.nodes
+        previous = np.full(end + 1, end)
+        crossed = np.where(parent == -1, end, -2 - parent)
+        previous[:-1] = np.where(parent >= 0, self.tail[np.maximum(parent, 0)], crossed)
+        reached = previous
+        for _ in range(end.bit_length()):
+            reached = reached[reached]
+        cycles, seen = [], {end}
+        for first in np.unique(reached).tolist():
+            node, cycle = first, []
+            while node not in seen:
+                seen.add(node)
+                cycle.append(int(parent[node]))
+                node = int(previous[node])
+            if cycle:
+                cycles.append([arc for arc in cycle if arc >= 0])
         return cycles
 
 

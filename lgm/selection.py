@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .choice import choose
+from .choice import MUCH, choose
 from .cost import Costs, prices, traffic
 from .lifetimes import Lifetimes, cover
 from .model import Device, Floats, Ints, Trace
@@ -49,7 +49,7 @@ def select(
     *,
     improve: bool,
     late: Ints | None = None,
-    seconds: float = 1.0,
+    work: float = MUCH,
     already: Ints | None = None,
 ) -> Ints:
     """[g] Chunks of each gap that are away, beside those that are already.
@@ -59,7 +59,7 @@ def select(
     switches
         With ``costs="auto"``, by the costs of moves.
     improve
-        Whether to look for the least cost, for about so many `seconds`; else the farthest next use.
+        Whether to look for the least cost, by about so much `work` (``choice``); else the farthest next use.
     late
         [g] See :func:`lateness`.
     """
@@ -74,11 +74,11 @@ def select(
         priced = replace(problem, price=price)
         used = np.zeros(len(gaps), dtype=np.int64)
         if late is not None:
-            used = choose(_in_time(priced, late), improve=improve, whole=whole, seconds=seconds)
+            used = choose(_in_time(priced, late), improve=improve, whole=whole, work=work)
         rest = priced.surplus(used)
         if (rest < 0).any():
             left = replace(priced, demand=-rest, limit=limit - used)
-            used = used + choose(left, improve=improve, whole=whole, seconds=seconds)
+            used = used + choose(left, improve=improve, whole=whole, work=work)
         return used
 
     def copying(used: Ints) -> float:

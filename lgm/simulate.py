@@ -97,6 +97,7 @@ def run_plan(
     seconds, allocate, free = (trace.op_ns / 1e9).tolist(), books.allocates.tolist(), books.frees.tolist()
     now, waited, began = 0.0, 0.0, 0.0
     line = Timeline()
+    leaving, pending, done = lanes.leaving, lanes.pending, lanes.done
     m = len(in_count)
     peak = 0
     for cycle in range(cycles):
@@ -106,7 +107,8 @@ def run_plan(
         lanes.least = device.budget_chunks
         for row in range(n):
             arrived = now
-            lanes.advance(now)
+            if leaving and leaving[0][0] <= now:
+                lanes.advance(now)
             for k in range(out_from[row], out_from[row + 1]):
                 if k in never and cycle > 0:
                     continue
@@ -120,20 +122,21 @@ def run_plan(
                 now += count * device.switch
             for k in range(in_from[row], in_from[row + 1]):
                 each = in_size[k] / in_count[k] / device.in_speed + device.latency
-                lanes.pending.append([in_count[k], each, cycle * m + k, gone[in_gap[k]]])
+                pending.append([in_count[k], each, cycle * m + k, gone[in_gap[k]]])
                 now += in_size[k] * device.tax + in_count[k] * device.switch
-            if lanes.pending:
+            if pending:
                 lanes.pump(now)
             for k in needs[need_from[row] : need_from[row + 1]]:
                 key = (cycle - wraps[k]) * m + k
                 if key < 0:
                     continue  # for the first iteration it is there
-                if key not in lanes.done:
+                if key not in done:
                     now = lanes.wait_for_arrival(now, key)
-                now = max(now, lanes.done.pop(key))
+                now = max(now, done.pop(key))
             wanted = allocate[row] + (books.reborn if row == 0 and cycle > 0 else 0)
             if wanted:
-                now = lanes.wait_for_chunks(now, wanted)
+                if lanes.free < wanted or (leaving and leaving[0][0] <= now):
+                    now = lanes.wait_for_chunks(now, wanted)
                 lanes.free -= wanted
             lanes.least = min(lanes.least, lanes.free)
             waited += now - arrived
@@ -141,9 +144,10 @@ def run_plan(
             line.wait.append(now - arrived)
             line.held.append(device.budget_chunks - lanes.free)
             now += seconds[row]
-            lanes.advance(now)
+            if leaving and leaving[0][0] <= now:
+                lanes.advance(now)
             lanes.free += free[row]
-            if lanes.pending:
+            if pending:
                 lanes.pump(now)
         peak = device.budget_chunks - lanes.least
     line.out = [(a - began, b - began, k, c) for a, b, k, c in line.out]
