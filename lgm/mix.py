@@ -37,6 +37,7 @@ Recompute = Literal["auto", "never", "only", "segments"]
 _TRIES = 20  # plans drafted
 _EFFORT = 32_000  # operations to draft plans for, in all of them
 _PRICES = 0.6  # of the tries, at most
+_FEW_TRIES = 4  # where nothing waits for copies
 _ENOUGH = 0.015  # of the time of computing: who is slower by no more is not looked at any further
 _IN_VAIN = 6  # tries one by one, until no more are made
 _LEAST_GAIN = 2e-4  # of a step: what drafts differ by means something
@@ -91,6 +92,15 @@ def analyze(
     return best
 
 
+def _is_computing(plan: Plan) -> bool:
+    """Whether nothing waits for lanes: all that is lost is the computing time that moves take. Then the price of a copy
+    is known, and a search for it gains little.
+    """
+    move = plan.trace.chunk_bytes * plan.device.tax + plan.device.switch
+    moving = (plan.out_chunks + plan.in_chunks) * move
+    return is_enough(plan.trace.seconds + plan.prediction.waits_seconds - moving, plan.trace.seconds)
+
+
 def is_enough(step: float, computing: float) -> bool:
     """Whether no plan is looked for that is faster than such a step."""
     return step <= computing * (1 + _ENOUGH)
@@ -128,6 +138,8 @@ class _Search:
         dearness = [one.seconds / (one.chunks * self.copying[list(one.gaps)].mean()) for one in self.found]
         self.prices = np.sort(np.repeat(dearness, [one.chunks for one in self.found])) if self.found else np.zeros(0)
         self.tries = _most_tries(trace)
+        if _is_computing(copying_only):
+            self.tries = min(self.tries, _FEW_TRIES)
         self.fastest = copying_only
         # Finding the best reservation for each draft took half of the time, and gave nothing: it differs little.
         self.reservation = copying_only.reservation

@@ -27,7 +27,6 @@ from typing import Any
 import lgm
 from lgm.helper import framed, receive
 from lgm.mix import is_enough
-from lgm.settling import GAIN
 
 from .logs import log
 
@@ -46,6 +45,7 @@ main()
 _FEW = 400  # operations, for which a plan takes a fifth of a second, some half a second
 _WHILE = 0.5  # seconds
 _NICE = 10  # for a plan that is only better than one that is there
+_WORTH = 0.01  # of a step: a plan that gains less does not take the place of one that is followed
 _SHARE = 0.5  # of them a helper must have had that runs only where cores are idle, or it takes turns like others
 
 
@@ -205,7 +205,7 @@ def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Ite
     if recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
         return
     plan = analyze(trace, device, recompute, urgent=False)
-    if plan.prediction.step_seconds < first.prediction.step_seconds * (1 - GAIN):
+    if plan.prediction.step_seconds < first.prediction.step_seconds * (1 - _WORTH):
         yield plan
 
 
