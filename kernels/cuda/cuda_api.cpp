@@ -53,7 +53,9 @@ CUresult CudaApi::map(CUdeviceptr at, Bytes each, std::span<const CUmemGenericAl
                       std::span<const CUmemLocation> users) const {
   CUresult result = CUDA_SUCCESS;
   std::size_t mapped = 0;
-  while (mapped < handles.size() && (result = cuMemMap_(at + mapped * each, each, 0, handles[mapped], 0)) == CUDA_SUCCESS) ++mapped;
+  while (mapped < handles.size() && (result = cuMemMap_(at + mapped * each, each, 0, handles[mapped], 0)) == CUDA_SUCCESS) {
+    ++mapped;
+  }
   if (result == CUDA_SUCCESS) {
     std::vector<CUmemAccessDesc> access;
     for (const CUmemLocation& user : users) access.push_back({user, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});

@@ -65,7 +65,8 @@ struct CudaApi {
 
   // "CUDA_ERROR_OUT_OF_MEMORY"
   std::string describe(CUresult result) const;
-  // Maps pieces of memory, each of so many bytes, one after another, for these to read and write. Nothing is mapped when it fails.
+  // Maps pieces of memory, each of so many bytes, one after another, for these to read and write. Nothing is mapped when it
+  // fails.
   CUresult map(CUdeviceptr at, Bytes each, std::span<const CUmemGenericAllocationHandle> handles,
                std::span<const CUmemLocation> users) const;
 };

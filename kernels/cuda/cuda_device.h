@@ -39,8 +39,8 @@ class CudaContext {
   CUcontext handle = nullptr;
 };
 
-// The device's context, on the calling thread, while this lives. torch calls from many threads (autograd has one for each device),
-// each with a context of its own or none. Nor may a graph that is captured somewhere forbid us to look at our events.
+// The device's context, on the calling thread, while this lives. torch calls from many threads (autograd has one for each
+// device), each with a context of its own or none. Nor may a graph that is captured somewhere forbid us to look at our events.
 class Current {
  public:
   explicit Current(const CudaContext& context);

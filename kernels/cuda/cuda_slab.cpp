@@ -10,8 +10,8 @@ namespace {
 class Primary {
  public:
   Primary(const CudaApi& api, int ordinal) : api_(api) {
-    if (api_.cuDeviceGet_(&device_, ordinal) != CUDA_SUCCESS || api_.cuDevicePrimaryCtxRetain_(&context_, device_) != CUDA_SUCCESS ||
-        api_.cuCtxPushCurrent_(context_) != CUDA_SUCCESS) {
+    if (api_.cuDeviceGet_(&device_, ordinal) != CUDA_SUCCESS ||
+        api_.cuDevicePrimaryCtxRetain_(&context_, device_) != CUDA_SUCCESS || api_.cuCtxPushCurrent_(context_) != CUDA_SUCCESS) {
       throw InvalidUse("CUDA device " + std::to_string(ordinal) + " gives no context");
     }
   }

@@ -262,7 +262,8 @@ Status CudaDriver::map_host(Address at, const HostPlace& place) {
   if (found == places_.end()) return {Code::failed, "map_host", 0};
   const bool free = !mapped_.contains(at) && !host_mapped_.contains(at) && at % chunk_bytes_ == 0;
   if (!free || !inside(reservations_, at, chunk_bytes_)) return illegal("map_host");
-  const Status status = cuda_status("cuMemMap", api_.map(at_device(at), chunk_bytes_, {&found->second.handle, 1}, users_of_host(users_, host_node_)));
+  const Status status = cuda_status(
+      "cuMemMap", api_.map(at_device(at), chunk_bytes_, {&found->second.handle, 1}, users_of_host(users_, host_node_)));
   if (status.ok()) host_mapped_.insert(at);
   return status;
 }

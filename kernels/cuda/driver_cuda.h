@@ -8,9 +8,9 @@
 // beginning; an unmapping covers a whole mapping; nothing of this is ordered with streams, and unmapping does not wait. One
 // handle may be mapped at several addresses if events order what uses them.
 //
-// Host places must be memory. What make_place makes is an allocation handle too, in the memory of the GPU's nearest node, mapped for the
-// processor and the GPU; no other place can be mapped at device addresses.
-// Thread-safety: all calls from any thread; mutex_ guards the tables, and no call waits for the device under it.
+// Host places must be memory. What make_place makes is an allocation handle too, in the memory of the GPU's nearest node, mapped
+// for the processor and the GPU; no other place can be mapped at device addresses. Thread-safety: all calls from any thread;
+// mutex_ guards the tables, and no call waits for the device under it.
 #pragma once
 
 #include <map>
@@ -82,7 +82,8 @@ class CudaDriver final : public OrderedDriver {
   const CudaDevice device_;
   const CudaContext context_;
   CudaLanes lanes_;
-  std::vector<CUmemLocation> users_;  // of what is mapped: this device, and those that reach it (tensor.to() copies by their kernels)
+  // Of what is mapped: this device, and those that reach it (tensor.to() copies by their kernels).
+  std::vector<CUmemLocation> users_;
   int host_node_ = -1;                // whose memory is used in place; -1 for none
 
   mutable std::mutex mutex_;

@@ -194,8 +194,8 @@ void HostLane::move_together(std::uint64_t last, std::unique_lock<std::mutex>& l
     std::unique_lock lock(job.lane.mutex_);
     job.lane.move_all(job.last, lock);
   };
-  // In a forked child the team's threads do not exist. And little is moved before they are awake; on a busy machine one would then
-  // stand, for each copy, as long as others compute in between.
+  // In a forked child the team's threads do not exist. And little is moved before they are awake; on a busy machine one would
+  // then stand, for each copy, as long as others compute in between.
   const bool alone = inline_ || WaitsAlone::here() || left(last) <= kPiece;
   lock.unlock();
   alone ? work(&job) : team_(work, &job, 0, 0);

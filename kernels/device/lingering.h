@@ -1,5 +1,5 @@
-// Chunks that were unmapped where nobody reads any more, and whose pages, content and all, still lie there: what is used elsewhere
-// next need not go home first, which is most of what a training step allocates under pressure.
+// Chunks that were unmapped where nobody reads any more, and whose pages, content and all, still lie there: what is used
+// elsewhere next need not go home first, which is most of what a training step allocates under pressure.
 //
 // Covers: which, and sending them home where the address is needed, or the chunk at rest.
 // Leaves: moving one on (driver_host.h). Requires: the driver's mutex.

@@ -11,8 +11,8 @@ namespace vt::pages {
 inline void* pointer(Address at) { return reinterpret_cast<void*>(at); }
 
 int protection(Access access);
-// Moves the pages behind `from` to `to`, tables and all. `from` stays reserved, as it was open, and empty; what was reserved at `to`
-// is replaced, and is as open as `from` was. False with errno.
+// Moves the pages behind `from` to `to`, tables and all. `from` stays reserved, as it was open, and empty; what was reserved at
+// `to` is replaced, and is as open as `from` was. False with errno.
 bool move(Address from, Address to, Bytes bytes);
 // Undoes a mprotect. If the kernel refuses (it is out of mappings), data that somebody needs would stay out of
 // reach: there is nothing right to go on with.

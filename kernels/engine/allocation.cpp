@@ -90,14 +90,17 @@ Status Allocation::back(Lock& lock, Range& range, const char* operation) {
   return status;
 }
 
-// Leaves `chunk` as it is where the vTensor begins its life in the host store. `full`: nothing leaves, as was found for one before.
+// Leaves `chunk` as it is where the vTensor begins its life in the host store. `full`: nothing leaves, as was found for one
+// before.
 Status Allocation::find_chunk(Lock& lock, Range& range, std::uint32_t index, std::size_t want, const char* operation,
                               ChunkId* chunk, bool* full) {
   if (!*full) {
     Wanted wanted;
     wanted.count = want;
     const Status status = supply_.take(lock, wanted, chunk);
-    if (status.code != Code::nothing_leaves || (ground_.config.oversize == Oversize::raise && ground_.remaking == 0)) return status;
+    if (status.code != Code::nothing_leaves || (ground_.config.oversize == Oversize::raise && ground_.remaking == 0)) {
+      return status;
+    }
     *full = !moves_.may_overdraw();  // asking again for each would look through all that is pinned each time
   }
   const Status begun = slots_.begin_in_place(range, index);  // every chunk is pinned by running operations

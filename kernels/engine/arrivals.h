@@ -28,8 +28,8 @@ class Arrivals {
         supply_(supply),
         demand_(demand) {}
 
-  // Starts what leaves, and puts what arrives at the end of the line. What does not apply (freed, pinned, there already) is passed
-  // over: a plan is advice (I4).
+  // Starts what leaves, and puts what arrives at the end of the line. What does not apply (freed, pinned, there already) is
+  // passed over: a plan is advice (I4).
   void move(std::span<const PlannedMove> out, std::span<const PlannedMove> in);
   // Starts what there are chunks for.
   void pump() {

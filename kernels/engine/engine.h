@@ -1,13 +1,12 @@
 // Virtual tensor memory over one device: the front. Behind it are rooms, each with a state of its own, and one lock for all.
 //
-//   range_table  which tensor an address belongs to          chunks      who holds which chunk, and who left it
-//   roster       states of vTensors, and their counts        allocation  memory for new tensors
-//   freed        ranges whose tensors are gone               supply      taking chunks, making room, the budget's size
-//   eviction     whose turn it is to leave                   pins        pins of single vTensors
-//   uses         what operations and faults need             arrivals    moves a plan asks for, and the pump
-//   mappings, slots, moves   what differs between kinds of device; kind.h chooses, once
-//   streams, seats, remake, lending, inspector   more of the front: streams of ordered devices, which chunk a plan wants a vTensor
-//                            to have there, what leaves without a copy, content that lies in memory of others, looking at it all
+//   range_table  which tensor an address belongs to          chunks      who holds which chunk, and who left it roster
+//   states of vTensors, and their counts        allocation  memory for new tensors freed        ranges whose tensors are gone
+//   supply      taking chunks, making room, the budget's size eviction     whose turn it is to leave                   pins
+//   pins of single vTensors uses         what operations and faults need             arrivals    moves a plan asks for, and the
+//   pump mappings, slots, moves   what differs between kinds of device; kind.h chooses, once streams, seats, remake, lending,
+//   inspector   more of the front: streams of ordered devices, which chunk a plan wants a vTensor to have there, what leaves
+//   without a copy, content that lies in memory of others, looking at it all
 //
 // Covers: the lock, and what begins a call and ends it. Leaves: what a device is (driver.h), who is an operation's argument
 // (torch_observer.cpp), Python (module.cpp).
@@ -42,7 +41,8 @@ class Engine {
   // Returns `bytes` (at least 1) of chunk-aligned memory, content unspecified, born split into vTensors; nullptr
   // once detached. Throws OutOfMemory; nothing changed then. `operation` names who asks, for the message; `stream` is where
   // the memory is used first, on ordered devices; `pinned`: by the operation that runs now; `wish`: see seats.h.
-  void* allocate(Bytes bytes, const char* operation = nullptr, Lane stream = Lane::none, bool pinned = false, const Wish& wish = {});
+  void* allocate(Bytes bytes, const char* operation = nullptr, Lane stream = Lane::none, bool pinned = false,
+                 const Wish& wish = {});
   // Pre: `address` came from allocate and is live. Never throws. keep: the addresses may stay mapped for another tensor.
   void free(void* address, bool keep = true) noexcept;
   // Grows or shrinks the budget; shrinking evicts what is too much. Throws OutOfMemory if that cannot be done

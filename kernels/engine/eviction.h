@@ -1,7 +1,7 @@
 // Whose turn it is to leave when room is needed and no plan says so, and how.
 //
-// Covers: the scan over what is resident, by the scores of policy.h; whether it is copied or dropped, by what both take as measured; the
-// handshake with operations that pin without the lock (range.h).
+// Covers: the scan over what is resident, by the scores of policy.h; whether it is copied or dropped, by what both take as
+// measured; the handshake with operations that pin without the lock (range.h).
 // Leaves: leaving by a copy (moves.h) and without one (remake.h), how much room is needed (supply.h).
 // Requires: the lock.
 #pragma once

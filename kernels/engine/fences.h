@@ -4,8 +4,8 @@
 //
 //   - a copy out comes after the uses of its chunk, and after the reads of the slot it writes;
 //   - a copy in comes after the fence of its chunk. That it also comes after the copy that wrote its slot follows: either the
-//     chunk is the one the data left, and its fence lies behind that copy, or the address led elsewhere, and OrderedMappings::lead_to
-//     saw to it;
+//     chunk is the one the data left, and its fence lies behind that copy, or the address led elsewhere, and
+//     OrderedMappings::lead_to saw to it;
 //   - a stream that allocates comes after the fences of the chunks it gets;
 //   - a stream that uses a tensor comes after the copies that brought it.
 //

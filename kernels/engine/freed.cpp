@@ -95,8 +95,8 @@ Range* Freed::take_home(const Wish& wish) {
   return nullptr;
 }
 
-// One as many of whose former chunks as possible are free: those need not be mapped again. Those of tensors with seats are kept for
-// the next of their kind.
+// One as many of whose former chunks as possible are free: those need not be mapped again. Those of tensors with seats are kept
+// for the next of their kind.
 Range* Freed::take_former(std::uint32_t chunks) {
   std::vector<ChunkId> free;
   std::uint32_t most = 0;

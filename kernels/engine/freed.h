@@ -1,8 +1,8 @@
 // Ranges whose tensors are gone: what they keep, for whom, and until when.
 //
-// A freed range that was wholly resident stays as it is (*cached*): the next tensor of that size gets it, and in a training step with
-// room to spare every allocation ends here. One that lost its chunks may keep its addresses (*former*, mappings.h), or has to wait
-// until nobody counts it as pinned and nothing uses it (*limbo*); then its addresses are free.
+// A freed range that was wholly resident stays as it is (*cached*): the next tensor of that size gets it, and in a training step
+// with room to spare every allocation ends here. One that lost its chunks may keep its addresses (*former*, mappings.h), or has
+// to wait until nobody counts it as pinned and nothing uses it (*limbo*); then its addresses are free.
 //
 // Covers: the end of a tensor, ranges to be had again, giving them up.
 // Leaves: finding chunks (supply.h), making new ranges (allocation.h).
@@ -37,14 +37,15 @@ class Freed {
   // A range that is no tensor gives up its chunks and slots, and its addresses as soon as they are out of use.
   void empty(Range& range);
 
-  // A range of this size: cached (Life::cached), chunks and all, or else a former one, which needs chunks; nullptr if there is none.
+  // A range of this size: cached (Life::cached), chunks and all, or else a former one, which needs chunks; nullptr if there is
+  // none.
   Range* take(std::uint32_t chunks);
 
-  // The addresses that lead to the chunks that are wanted, if those are free: nothing need be mapped then. nullptr if they are not, or
-  // if they are another's by now.
+  // The addresses that lead to the chunks that are wanted, if those are free: nothing need be mapped then. nullptr if they are
+  // not, or if they are another's by now.
   Range* take_home(const Wish& wish);
-  // From now on freed ranges are former ones, never cached: addresses that lead to so many chunks are kept, and the chunks are free for
-  // whoever wants just those.
+  // From now on freed ranges are former ones, never cached: addresses that lead to so many chunks are kept, and the chunks are
+  // free for whoever wants just those.
   void keep_formers(std::size_t chunks);
 
   // Empties the cached range that nobody asked for the longest. False if there is none that can be.
@@ -55,7 +56,8 @@ class Freed {
   void give_up_addresses();
   // Gives back what is out of use by now.
   void sweep();
-  // Gives back all that nobody pins, ends what the dead used in place, and leads no address to anything but its own chunk any more.
+  // Gives back all that nobody pins, ends what the dead used in place, and leads no address to anything but its own chunk any
+  // more.
   // Pre: nothing is under way.
   void quiesce();
 

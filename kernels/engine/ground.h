@@ -1,7 +1,7 @@
 // What every room of the engine stands on: the device, the sizes, the clock, the counters, and the rule of the one lock.
 //
-// Covers: arithmetic between bytes, chunks and addresses; what is said once for all rooms (managing has ended, this is a forked child);
-// calls that must not fail; letting go of the lock.
+// Covers: arithmetic between bytes, chunks and addresses; what is said once for all rooms (managing has ended, this is a forked
+// child); calls that must not fail; letting go of the lock.
 // Leaves: everything that has a state of its own to the rooms.
 //
 // The lock: Engine owns it. Every function of every room is called with it held, but for those whose header says otherwise. A

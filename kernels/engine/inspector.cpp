@@ -118,7 +118,9 @@ std::string Inspector::broken() const {
       chunks += part.chunk != kNone;
       slots += part.slot != kNone;
       if (part.state == State::dropped) dropped += ground_.bytes_in(*range, i);
-      if (part.state == State::absent || part.state == State::arriving || part.state == State::borrowed) absent += ground_.bytes_in(*range, i);
+      if (part.state == State::absent || part.state == State::arriving || part.state == State::borrowed) {
+        absent += ground_.bytes_in(*range, i);
+      }
     }
   }
   if (whole && chunks != pool_.held()) return "chunks held by vTensors and by the pool differ";

@@ -2,9 +2,8 @@
 //
 // Covers: a consistent picture of its counters; where a tensor's bytes are; the check that everything fits together; what an
 // allocation that failed says.
-// Leaves: counting (counters.h; each room counts what it does).
-// Thread-safety: every call may come from any thread and takes the engine's lock; but steps(), busy() and look() never wait for it, and
-// out_of_memory() requires it.
+// Leaves: counting (counters.h; each room counts what it does). Thread-safety: every call may come from any thread and takes the
+// engine's lock; but steps(), busy() and look() never wait for it, and out_of_memory() requires it.
 #pragma once
 
 #include <string>

@@ -74,7 +74,8 @@ void Lending::take_back(const void* memory, Bytes bytes) {
       uses_.fetch(call.lock, {&use, 1}, "memory taken back");
       pins_.unpin(use);
       if (lent(i)) {
-        throw OutOfMemory("vtensor: there is no room for " + format_bytes(ground_.bytes_in(*range, i)) + " of a tensor that lies in memory that is taken back");
+        throw OutOfMemory("vtensor: there is no room for " + format_bytes(ground_.bytes_in(*range, i)) +
+                          " of a tensor that lies in memory that is taken back");
       }
     }
   }

@@ -1,7 +1,8 @@
 // Memory of the host that its owner lends to a tensor: the content of the tensor is what lies there.
 //
-// For what is computed in the host's memory anyway, weights that an optimizer updates there: nothing is copied out ever, and several
-// processes find the same weights in one copy. A vTensor that is written gives its lent slot up, and has its own from then on.
+// For what is computed in the host's memory anyway, weights that an optimizer updates there: nothing is copied out ever, and
+// several processes find the same weights in one copy. A vTensor that is written gives its lent slot up, and has its own from
+// then on.
 //
 // Covers: giving a tensor a content that lies elsewhere, taking such memory back.
 // Leaves: slots (store/lent.h), moving bytes (moves.h), who owns the memory (vtensor/harmony/).
@@ -28,14 +29,14 @@ class Lending {
         remake_(remake),
         uses_(uses) {}
 
-  // The content of the tensor at `address` is what lies at `memory` from now on, where it stays until it is taken back; what it was is
-  // gone. False where that cannot be, and nothing changed: it is no managed tensor of so many bytes, its address was given away, or
-  // an operation uses it. Pre: nobody writes the memory any more, or reads the tensor meanwhile.
+  // The content of the tensor at `address` is what lies at `memory` from now on, where it stays until it is taken back; what it
+  // was is gone. False where that cannot be, and nothing changed: it is no managed tensor of so many bytes, its address was given
+  // away, or an operation uses it. Pre: nobody writes the memory any more, or reads the tensor meanwhile.
   bool lend(const void* address, const void* memory, Bytes bytes);
   // Whether all of the tensor around `address` is what lies in lent memory: nobody wrote it since.
   bool lent(const void* address);
-  // Nothing reads [memory, memory + bytes) any more: vTensors that have their content there have it in a place of their own. Throws
-  // OutOfMemory if there is none; the memory must stay then.
+  // Nothing reads [memory, memory + bytes) any more: vTensors that have their content there have it in a place of their own.
+  // Throws OutOfMemory if there is none; the memory must stay then.
   void take_back(const void* memory, Bytes bytes);
 
  private:

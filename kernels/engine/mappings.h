@@ -1,9 +1,9 @@
 // What addresses lead to, and what those of freed tensors keep: one of three things in which kinds of device differ.
 //
 // On an *immediate* device (driver.h) a chunk is mapped where it is used and nowhere else: freed addresses that lose their chunks
-// keep nothing, and can be given back as soon as nobody counts them as pinned. On an *ordered* one work that was asked for may touch
-// addresses long after the call, and mapping costs more than waiting: addresses go on leading to chunks they had, chunks carry
-// fences, and what is given back must be out of use first.
+// keep nothing, and can be given back as soon as nobody counts them as pinned. On an *ordered* one work that was asked for may
+// touch addresses long after the call, and mapping costs more than waiting: addresses go on leading to chunks they had, chunks
+// carry fences, and what is given back must be out of use first.
 //
 // Covers: memory behind a new tensor, taking it away, when addresses are out of use.
 // Leaves: choosing chunks (supply.h), moving data (moves.h), host memory at a tensor's address (slots.h).
@@ -22,10 +22,11 @@ class Mappings {
  public:
   virtual ~Mappings() = default;
 
-  // Puts chunks behind a new range, all or none; kNone: nothing there. The vTensors are not told. Pre: the chunks are taken. (When it
-  // fails, addresses of an ordered device may lead to some of them as to former ones.)
+  // Puts chunks behind a new range, all or none; kNone: nothing there. The vTensors are not told. Pre: the chunks are taken.
+  // (When it fails, addresses of an ordered device may lead to some of them as to former ones.)
   virtual Status back(Range& range, std::span<const ChunkId> chunks) = 0;
-  // The chunk can be given to others: unmapped, or fenced by what still uses it. Pre: the tensor is dead, or was never made; nothing is copied.
+  // The chunk can be given to others: unmapped, or fenced by what still uses it. Pre: the tensor is dead, or was never made;
+  // nothing is copied.
   virtual void take_away(Range& range, std::uint32_t index) = 0;
   // A chunk that was taken and is not needed. It keeps whatever its next owner had to wait for.
   virtual void give_back(ChunkId chunk) = 0;

@@ -5,7 +5,8 @@
 
 namespace vt {
 
-// Once in a process: an operation needs more than the budget at once. `overdrawn`: it gets it, else it uses the host store in place.
+// Once in a process: an operation needs more than the budget at once. `overdrawn`: it gets it, else it uses the host store in
+// place.
 void warn_oversize(const char* operation, Bytes budget, bool overdrawn);
 
 }  // namespace vt

@@ -1,8 +1,8 @@
 // Data between chunks and the host store: how a vTensor leaves and arrives, and what waiting for it means.
 //
-// On an *immediate* device (driver.h) a copy is under way until somebody finds that it has ended: the vTensor is leaving or arriving
-// meanwhile, and a thread that needs it waits, with the lock released. On an *ordered* one it is absent as soon as its copy out
-// is asked for, and resident as soon as its copy in is: what waits is the device.
+// On an *immediate* device (driver.h) a copy is under way until somebody finds that it has ended: the vTensor is leaving or
+// arriving meanwhile, and a thread that needs it waits, with the lock released. On an *ordered* one it is absent as soon as its
+// copy out is asked for, and resident as soon as its copy in is: what waits is the device.
 //
 // Every step either happens whole or leaves what it found (I6), and data is dropped in one place only after it is valid in
 // another (I2).
@@ -36,8 +36,8 @@ class Moves {
   virtual Status arrive(Range& range, std::uint32_t index, ChunkId chunk) = 0;
   // A vTensor leaves without a copy: a recipe makes it again. Pre: resident and already counted in `missing`, or absent.
   virtual Status drop(Range& range, std::uint32_t index) = 0;
-  // What was made again in `from` is the data of `to` wherever that is dropped: chunks change hands, and no byte moves. Pre: of the
-  // same size; `from` is pinned, resident or borrowed.
+  // What was made again in `from` is the data of `to` wherever that is dropped: chunks change hands, and no byte moves. Pre: of
+  // the same size; `from` is pinned, resident or borrowed.
   virtual void hand_over(Range& from, Range& to) = 0;
   // What is about to arrive side by side: where mapping comes before copying, it is done here by one call.
   virtual Status before_arrivals(Range& range, std::uint32_t first, std::span<const ChunkId> chunks) = 0;

@@ -28,8 +28,8 @@ void OrderedMappings::give_back(ChunkId chunk) {
 // What returns has to come after its own copy out anyway, so it may take the chunk while that goes on.
 bool OrderedMappings::take_former(const Range& range, std::uint32_t index, bool returns, ChunkId* chunk) {
   const ChunkId former = range.parts[index].mapped;
-  // Who sits there has a seat of its own, which is free or has somebody in it, and so on: at the end of that is one that nobody is
-  // about to want. Any other would be the next tensor's, which had to look for another in its turn.
+  // Who sits there has a seat of its own, which is free or has somebody in it, and so on: at the end of that is one that nobody
+  // is about to want. Any other would be the next tensor's, which had to look for another in its turn.
   ChunkId seat = range.parts[index].seat;
   for (int hops = 0; seat != kNone && hops < kHops; ++hops, seat = chunks_.seat_of_holder(seat)) {
     if (!pool_.take(seat, true)) continue;

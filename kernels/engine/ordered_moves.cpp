@@ -91,7 +91,8 @@ Status OrderedMoves::drop(Range& range, std::uint32_t index) {
   return kOk;
 }
 
-// Both addresses lead to the chunk then: that of `from` as to a former one. Whoever uses `to` comes after what was asked of `from`.
+// Both addresses lead to the chunk then: that of `from` as to a former one. Whoever uses `to` comes after what was asked of
+// `from`.
 void OrderedMoves::hand_over(Range& from, Range& to) {
   std::vector<ChunkId> chunks(to.chunks, kNone);
   for (std::uint32_t i = 0; i < to.chunks; ++i) {

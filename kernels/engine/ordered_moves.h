@@ -22,7 +22,8 @@ class OrderedMoves final : public Moves {
         mappings_(mappings),
         slots_(slots) {}
 
-  // Who has an address may use it on any stream. What no operation had as an argument may be a workspace: nobody would bring it back.
+  // Who has an address may use it on any stream. What no operation had as an argument may be a workspace: nobody would bring it
+  // back.
   bool may_leave(const Range& range) const override { return !range.fixed && !range.exported && range.seen.load(); }
   Status leave(Range& range, std::uint32_t index) override;
   Status arrive(Range& range, std::uint32_t index, ChunkId chunk) override;
@@ -45,8 +46,8 @@ class OrderedMoves final : public Moves {
   bool reachable() const override { return !ground_.forked; }
 
  private:
-  // Strict: the address leads nowhere while its data is away, so that whoever reads it unseen fails, instead of reading what another
-  // put there. Waits for what still uses it.
+  // Strict: the address leads nowhere while its data is away, so that whoever reads it unseen fails, instead of reading what
+  // another put there. Waits for what still uses it.
   void close(Range& range, std::uint32_t index);
   void repay();
 

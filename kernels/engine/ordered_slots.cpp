@@ -46,8 +46,8 @@ Status OrderedSlots::withdraw(Range& range, std::uint32_t index) {
   return Slots::withdraw(range, index);
 }
 
-// Memory of the host that others may use goes on being used: who has the address of an exported tensor, or an operation that has pinned
-// it and whose work is not yet asked for.
+// Memory of the host that others may use goes on being used: who has the address of an exported tensor, or an operation that has
+// pinned it and whose work is not yet asked for.
 bool OrderedSlots::stays_borrowed(const Range& range, std::uint32_t index, std::span<const Use> uses) const {
   if (range.parts[index].state != State::borrowed) return false;
   const auto own = std::count_if(uses.begin(), uses.end(), [&](const Use& use) {

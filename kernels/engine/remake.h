@@ -26,7 +26,8 @@ class Remaker {
 
 class Remake {
  public:
-  Remake(std::mutex& mutex, Ground& ground, Moves& moves, Freed& freed) : mutex_(mutex), ground_(ground), moves_(moves), freed_(freed) {}
+  Remake(std::mutex& mutex, Ground& ground, Moves& moves, Freed& freed)
+      : mutex_(mutex), ground_(ground), moves_(moves), freed_(freed) {}
 
   // --- the front --------------------------------------------------------------------------------------------
   // Who runs steps, from now on. `verify`: nothing is dropped; what would be is put aside for take_doubted().

@@ -1,7 +1,7 @@
 // The lives of tensors, the states of their vTensors, and every count that follows from them.
 //
-// Covers: which ranges are live tensors; applying an event of residency.h; the counts of a range (resident, missing); the bytes that
-// are absent and borrowed; the list of ranges that have something resident, from which victims are chosen.
+// Covers: which ranges are live tensors; applying an event of residency.h; the counts of a range (resident, missing); the bytes
+// that are absent and borrowed; the list of ranges that have something resident, from which victims are chosen.
 // Leaves: doing what an event means (moves.h, slots.h).
 // Requires: the lock.
 #pragma once

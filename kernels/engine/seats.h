@@ -1,11 +1,11 @@
 // Which chunk a plan wants each vTensor to have (its *seat*), so that its address leads there already whenever it has one.
 //
-// Leading an address to another chunk costs more than most kernels take, and many addresses may lead to one chunk. So a plan gives
-// chunks out like registers (lgm/seats.py): whoever is there at the same time has different ones, the same in each iteration. A seat
-// is a wish: what finds it taken has another chunk for this time, and goes home when it comes back.
+// Leading an address to another chunk costs more than most kernels take, and many addresses may lead to one chunk. So a plan
+// gives chunks out like registers (lgm/seats.py): whoever is there at the same time has different ones, the same in each
+// iteration. A seat is a wish: what finds it taken has another chunk for this time, and goes home when it comes back.
 //
-// Covers: telling vTensors their seats, and what a plan must know of those that have chunks already. Part of the engine's front, on
-// ordered devices.
+// Covers: telling vTensors their seats, and what a plan must know of those that have chunks already. Part of the engine's front,
+// on ordered devices.
 // Leaves: taking a seat (allocation.h, ordered_mappings.h), whose seat is where (iteration/seating.h).
 // Thread-safety: every call may come from any thread; each takes the engine's lock.
 #pragma once
@@ -30,8 +30,8 @@ class Seats {
   void want(Range& range, std::uint64_t serial, std::span<const ChunkId> chunks);
   // What was dropped is about to be made again, in memory that will be its: that is wanted where it is.
   Wish again(const Range& range, std::vector<ChunkId>* chunks) const;
-  // A plan is followed that has seats for so many vTensors: their addresses are kept from one iteration to the next, and what has no
-  // seat takes the chunks that are seats the least.
+  // A plan is followed that has seats for so many vTensors: their addresses are kept from one iteration to the next, and what has
+  // no seat takes the chunks that are seats the least.
   void begin(std::size_t vtensors);
   // None is.
   void end();

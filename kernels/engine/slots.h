@@ -2,9 +2,9 @@
 //
 // Covers: taking slots and giving them back; clean vTensors, which keep one only to leave for free later; borrowing (the slot is
 // mapped at the tensor's address).
-// Leaves: copying to and from slots (moves.h), where a slot lies (host_store.h).
-// Implementations: immediate_slots.h (every slot can be used in place), ordered_slots.h (only some memory of the host can, in_place.h, and
-// what is read or written carries fences).
+// Leaves: copying to and from slots (moves.h), where a slot lies (host_store.h). Implementations: immediate_slots.h (every slot
+// can be used in place), ordered_slots.h (only some memory of the host can, in_place.h, and what is read or written carries
+// fences).
 // Requires: the lock.
 #pragma once
 

@@ -40,7 +40,8 @@ class Streams {
   void start_timing();
   // A row begins with what `stream` is asked for next. While rows are timed.
   void row_begins(Lane stream);
-  // Nanoseconds from the first row to each, and until now; empty if the device did not tell. Stands until all that was asked is done.
+  // Nanoseconds from the first row to each, and until now; empty if the device did not tell. Stands until all that was asked is
+  // done.
   std::vector<std::uint64_t> row_times();
 
   // Times a thread stood until the device had done something. Requires the lock.

@@ -33,8 +33,8 @@ class Supply {
         pins_(pins),
         demand_(demand) {}
 
-  // Takes a chunk, making room if need be. nothing_leaves when all is pinned by operations that run or are being asked for. May let
-  // go of the lock.
+  // Takes a chunk, making room if need be. nothing_leaves when all is pinned by operations that run or are being asked for. May
+  // let go of the lock.
   Status take(Lock& lock, const Wanted& wanted, ChunkId* chunk);
   // Takes one for which nothing need leave, for a vTensor that returns.
   Status take_free(const Range& range, std::uint32_t index, ChunkId* chunk);
@@ -53,7 +53,8 @@ class Supply {
   void restore_budget() {
     if (pool_.overdrawn() > pool_.free()) leave_overdrawn();
   }
-  // Grows or shrinks the budget; shrinking evicts what is too much. Throws OutOfMemory; nothing is lost then. Lets go of the lock.
+  // Grows or shrinks the budget; shrinking evicts what is too much. Throws OutOfMemory; nothing is lost then. Lets go of the
+  // lock.
   void resize(Lock& lock, std::size_t budget_chunks);
   // All that is not pinned leaves; cached memory goes back to the pool. Lets go of the lock.
   void evict_all(Lock& lock);

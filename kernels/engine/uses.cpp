@@ -45,11 +45,12 @@ void Uses::remake(Lock& lock, const Fetch& fetch) {
   std::vector<Range*> dropped;
   for (const Use& use : fetch.uses) {
     const VTensor* parts = &use.range->parts[0];
-    const bool some = std::any_of(parts + use.first, parts + use.last, [](const VTensor& part) { return part.state == State::dropped; });
+    const bool some =
+        std::any_of(parts + use.first, parts + use.last, [](const VTensor& part) { return part.state == State::dropped; });
     if (some) dropped.push_back(use.range);
   }
-  // Whoever touched memory past all operations stands in the middle of anything. What one operation of a backward pass misses, the
-  // next ones miss the makings of, if no plan says otherwise.
+  // Whoever touched memory past all operations stands in the middle of anything. What one operation of a backward pass misses,
+  // the next ones miss the makings of, if no plan says otherwise.
   if (!dropped.empty()) remake_.bring(lock, dropped, fetch.keep_graces, ground_.config.leaving != Leaving::copy);
 }
 

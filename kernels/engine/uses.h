@@ -1,6 +1,7 @@
 // What operations, faults and exports need to be there.
 //
-// Covers: bringing every vTensor of what is used, or borrowing it (I1); touches outside operations; addresses that are given away.
+// Covers: bringing every vTensor of what is used, or borrowing it (I1); touches outside operations; addresses that are given
+// away.
 // Leaves: chunks to bring it to (supply.h), the copies (moves.h), what a plan brings ahead of time (arrivals.h).
 // Requires: the lock. All of it may let go of the lock.
 #pragma once

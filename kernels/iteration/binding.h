@@ -23,8 +23,8 @@ class Binding {
   // The plan goes on into the next iteration, where the recorder numbers tensors anew.
   void go_on();
   // Which tensors the lasting ones of a plan from a file are: the same program makes the same ones in the same order. What the
-  // iteration before made is none of them. Nothing is known of what the first one made (gradients, states of the optimizer), so that
-  // what is found after it is a guess. Returns whether all were found.
+  // iteration before made is none of them. Nothing is known of what the first one made (gradients, states of the optimizer), so
+  // that what is found after it is a guess. Returns whether all were found.
   bool recognize(Plan& plan) const;
   // This plan from now on, also for what was allocated before.
   void bind(const Plan& plan);

@@ -1,7 +1,7 @@
 // One managed allocation in the life of a thread: what an allocator shim does, whatever device and library it serves.
 //
-// Covers: the row of the trace it belongs to, the pin of a newborn, the streams of an ordered device; allocations in which several
-// tensors lie (shelves); tensors kept for code that uses them past torch's operations.
+// Covers: the row of the trace it belongs to, the pin of a newborn, the streams of an ordered device; allocations in which
+// several tensors lie (shelves); tensors kept for code that uses them past torch's operations.
 // Leaves: which allocations are managed, and what torch makes of them (torch_bridge.cpp, torch_cuda.cpp).
 #pragma once
 
@@ -13,12 +13,12 @@ namespace vt {
 void* allocate_managed(Engine& engine, Bytes bytes, Ticket::Lane stream = Ticket::Lane::none);
 // Pre: `address` is a live tensor's. The engine need not be the current one.
 void free_managed(Engine& engine, void* address);
-// One tensor more lies in the allocation around `address`, which is a shelf from now on: it is freed with the last of them, at whatever
-// address. To the engine it stays one tensor, of which operations use parts. Pre: the caller keeps it alive.
+// One tensor more lies in the allocation around `address`, which is a shelf from now on: it is freed with the last of them, at
+// whatever address. To the engine it stays one tensor, of which operations use parts. Pre: the caller keeps it alive.
 void share_managed(Engine& engine, const void* address);
 
-// Makes these tensors resident and pins them for the calling thread, which hands them to code that no operation tells of; those that are
-// not managed are passed over. Until release_kept().
+// Makes these tensors resident and pins them for the calling thread, which hands them to code that no operation tells of; those
+// that are not managed are passed over. Until release_kept().
 void keep(Engine& engine, std::span<const Address> addresses);
 // How many the thread keeps.
 std::size_t kept(const Engine& engine) noexcept;

@@ -16,8 +16,8 @@ struct Plan {
   std::uint64_t final_hash = 0;               // and when the iteration ends
   std::vector<std::uint32_t> out_at, in_at;   // [planned rows + 1] where each row's moves begin
   std::vector<Part> out, in;
-  // Where a plan makes things again, it has more rows than the iteration: before each of those, one for each thing to be made. All
-  // that is given by row is given by these.
+  // Where a plan makes things again, it has more rows than the iteration: before each of those, one for each thing to be made.
+  // All that is given by row is given by these.
   std::vector<std::uint32_t> at;              // [rows] which of them is a row of the iteration; empty: there are no others
   std::vector<std::uint32_t> drop_at, make_at;  // [planned rows + 1]
   std::vector<Part> drop, make;

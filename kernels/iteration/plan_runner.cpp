@@ -147,7 +147,8 @@ std::uint64_t PlanRunner::call(std::uint32_t first, Recorder::CallOf::Again agai
 
 bool PlanRunner::has_plan() const noexcept {
   const auto fits = [&](const auto& plan) {
-    return plan->rows() == recorder_.rows() && plan->final_hash == recorder_.hash() && std::max(misfit(*plan), farthest_) <= kNear;
+    return plan->rows() == recorder_.rows() && plan->final_hash == recorder_.hash() &&
+           std::max(misfit(*plan), farthest_) <= kNear;
   };
   return std::any_of(plans_.begin(), plans_.end(), fits) || std::any_of(incoming_.begin(), incoming_.end(), fits);
 }
@@ -169,7 +170,8 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
   const Plan& plan = *active_;
   until_ = (plan.at.empty() ? row : plan.at[row]) + 1;
   const bool moves_begin = plan.out_at[next_] != plan.out_at[until_] || plan.in_at[next_] != plan.in_at[until_];
-  const bool makes = !plan.at.empty() && (plan.drop_at[next_] != plan.drop_at[until_] || plan.make_at[next_] != plan.make_at[until_]);
+  const bool makes =
+      !plan.at.empty() && (plan.drop_at[next_] != plan.drop_at[until_] || plan.make_at[next_] != plan.make_at[until_]);
   if (moves_begin || makes || engine.moves_wait()) {
     const auto begun = std::chrono::steady_clock::now();
     go_on(engine);

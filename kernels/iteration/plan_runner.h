@@ -1,8 +1,8 @@
 // Follows plans: starts the copies each row asks for, and notices when an iteration is not the one that was planned.
 //
 // Covers: the plans by what their iteration does, and how large it is; deviations, boundaries.
-// Leaves: which tensor of a plan is which range (binding.h), moving chunks (Engine::move_by_plan), making plans (lgm/, called from
-// vtensor/planning.py).
+// Leaves: which tensor of a plan is which range (binding.h), moving chunks (Engine::move_by_plan), making plans (lgm/, called
+// from vtensor/planning.py).
 //
 // A plan knows the recorder's hash at each of its rows. One comparison a row tells whether the iteration still is the planned
 // one. If not, another plan whose hash fits takes over (another model, say); if there is none, the rest of the iteration is
@@ -58,7 +58,8 @@ class PlanRunner {
   bool sees(std::uint32_t row) const noexcept { return followed_ && row < active_->sees.size() && active_->sees[row] != 0; }
   // Whether a plan may be made of the iteration, which should know what could be run again.
   bool asks() const noexcept { return !followed_ || asks_; }
-  // A call that began with this row ends. Returns what it took when an iteration was timed last, if that was one like this; else 0.
+  // A call that began with this row ends. Returns what it took when an iteration was timed last, if that was one like this; else
+  // 0.
   std::uint64_t call(std::uint32_t first, Recorder::CallOf::Again again);
   // What must be made again before the row goes on; then go_on() must be called, and this again.
   std::vector<PlannedMove> take_due() { return std::exchange(due_, {}); }
@@ -88,8 +89,8 @@ class PlanRunner {
   bool change_plan(Engine& engine, std::uint32_t row);
   void activate(Engine& engine, Plan& plan);
   void deviate(Engine& engine, std::uint32_t row = kNone);
-  // How far a plan is from what was allocated so far: 0 is as planned. What allocates less than planned makes some moves too many;
-  // what allocates more lacks some, which is worse.
+  // How far a plan is from what was allocated so far: 0 is as planned. What allocates less than planned makes some moves too
+  // many; what allocates more lacks some, which is worse.
   double misfit(const Plan& plan) const noexcept;
   bool has_plan() const noexcept;
 

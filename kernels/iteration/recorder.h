@@ -1,6 +1,7 @@
 // The log of one training iteration: rows (operations), tensors, uses. See lgm/model.py for what becomes of it.
 //
-// Covers: what happened since the last boundary, as plain arrays; rolling hashes that name what the iteration does, and its shape.
+// Covers: what happened since the last boundary, as plain arrays; rolling hashes that name what the iteration does, and its
+// shape.
 // Leaves: what is done with it (plan_runner.h for following a plan, vtensor/recorder.py for making a trace of it).
 //
 // A row begins when an operation first uses or allocates managed memory; operations that do neither leave no trace, so a

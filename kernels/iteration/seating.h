@@ -1,8 +1,8 @@
 // Where a plan wants its tensors to be: the chunks it numbers, and which of the device's they are.
 //
-// A plan numbers chunks from 0 on. Which of the device's chunk is which number is chosen once, when the plan is first followed: tensors
-// that are there already keep the chunks they have, as far as no two of them claim one. From then on each tensor that is allocated
-// asks for its chunks, and for the addresses that such a tensor had in the iteration before, which lead there.
+// A plan numbers chunks from 0 on. Which of the device's chunk is which number is chosen once, when the plan is first followed:
+// tensors that are there already keep the chunks they have, as far as no two of them claim one. From then on each tensor that is
+// allocated asks for its chunks, and for the addresses that such a tensor had in the iteration before, which lead there.
 //
 // Covers: the numbers, and what is known of the iteration before. Leaves: giving out chunks (engine/seats.h), who is allocated
 // when (plan_runner.h).

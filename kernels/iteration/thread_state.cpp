@@ -38,8 +38,8 @@ struct ThreadOwner {
   }
 };
 
-// Nobody else may be inside the runner or the names while a process is copied. The registry's handlers, which hold the engines, were
-// registered first, so these come before them: the order in which the mutexes are always taken.
+// Nobody else may be inside the runner or the names while a process is copied. The registry's handlers, which hold the engines,
+// were registered first, so these come before them: the order in which the mutexes are always taken.
 void before_fork() {
   g_runner_mutex->lock();
   g_names_mutex.lock();

@@ -90,8 +90,8 @@ std::string operator_name(OpId id);
 
 // The calling thread ends an iteration and begins the next; from now on it is the one that is recorded.
 Finding end_iteration(Engine& engine);
-// The program of the calling thread goes on in another: that is recorded from now on if this was. Pre: it lives, and is not inside
-// the engine; this one does nothing more until it is passed the turn.
+// The program of the calling thread goes on in another: that is recorded from now on if this was. Pre: it lives, and is not
+// inside the engine; this one does nothing more until it is passed the turn.
 void pass_turn(const Thread& to) noexcept;
 // Nothing is recorded from now on. What was recorded stays until begin_recording().
 void stop_recording() noexcept;

@@ -23,7 +23,8 @@ class ChunkPool {
   // ordered device, whoever else wants it waits the least.
   enum class Take : std::uint8_t { newest, oldest };
 
-  // Takes a free chunk that nothing leaves, unmapped; creates one if there is none and the budget allows. out_of_budget otherwise.
+  // Takes a free chunk that nothing leaves, unmapped; creates one if there is none and the budget allows. out_of_budget
+  // otherwise.
   Status acquire(ChunkId* chunk, Take which = Take::newest);
   // A plan gives out chunks, the lowest the most (engine/seats.h): what asks for any takes the highest from now on.
   void keep_low(bool low) noexcept { keeps_low_ = low; }
@@ -37,8 +38,8 @@ class ChunkPool {
   Status repay(ChunkId chunk);
   // Gives a chunk back; it stays created. Pre: held, unmapped.
   void release(ChunkId chunk);
-  // The same while its content is still copied out (ordered devices): its next owner will wait for that. Pre: called in the order in
-  // which the copies end.
+  // The same while its content is still copied out (ordered devices): its next owner will wait for that. Pre: called in the order
+  // in which the copies end.
   void release_leaving(ChunkId chunk);
   // Those that `left`, the oldest first, are as free as any.
   void settle(const std::function<bool(ChunkId)>& left);

@@ -43,7 +43,7 @@ struct Range {
   std::uint32_t resident = 0;  // vTensors in state resident
   Life life = Life::unused;
   bool exported = false;      // its address was given away: never clean, and mapped wherever its data is
-  bool fixed = false;         // exported to who may use it at any moment, by system calls even, which do not fault: it never moves
+  bool fixed = false;         // exported to who may use it at any moment, even by system calls, which do not fault: it stays
   bool orphaned = false;      // the program freed it, but what was dropped is made of it: it lives on until that is not so
   std::atomic<std::uint32_t> tenants{0};  // tensors that lie in it side by side, if it is a shelf (iteration/managed.h); else 0
   std::uint32_t part_pins = 0;
@@ -62,11 +62,11 @@ struct Range {
 
   // On ordered devices only: what of the work that was asked for may still touch it.
   Ticket::Lane home = Ticket::Lane::none;  // the stream it was allocated on
-  // Whether an operation had it as an argument. What never was may be a workspace some library keeps by its bare address (cuBLAS):
-  // nobody would bring it back, so it never leaves.
+  // Whether an operation had it as an argument. What never was may be a workspace some library keeps by its bare address
+  // (cuBLAS): nobody would bring it back, so it never leaves.
   std::atomic<bool> seen{false};
   std::atomic<std::uint64_t> ready{0};     // copy in after which all that is resident holds its data
-  std::atomic<std::uint64_t> made{0};      // lane and number of a ticket after which what was made again is there, packed; 0 for none
+  std::atomic<std::uint64_t> made{0};      // lane and number of a ticket after which what was made again is there; 0 for none
   std::atomic<std::uint64_t> used{0};      // the newest use: lane and number of a ticket, packed; 0 for none
   Fence others;                            // uses by other streams before it
   std::vector<Ticket::Lane> recorded;      // streams that may use it until it is freed

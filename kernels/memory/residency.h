@@ -106,7 +106,7 @@ struct VTensor {
   // On ordered devices only, where a vTensor is resident or absent as soon as its copy is asked for:
   ChunkId mapped = kNone;      // the chunk its address leads to, its own or a former one
   ChunkId seat = kNone;        // the chunk a plan wants it to have, whenever it has one; kNone: any
-  std::uint64_t gone = 0;      // ticket of the outgoing lane after which it had left: its slot is written, nothing uses its address
+  std::uint64_t gone = 0;      // ticket of the outgoing lane after which it had left: its slot is written, its address unused
   Address took_from = 0;       // swapped-by edge: the vTensor whose leaving freed this chunk; 0 if it was free
 
   bool clean() const noexcept { return state == State::resident && slot != kNone; }

@@ -25,8 +25,8 @@ class Stopwatch {
   void wait_ends(Lane stream) { note(What::work, stream); }
   // The last row ends with what was asked so far.
   void stop();
-  // Nanoseconds from the first row to each, and to the end. Empty if the device did not tell. What one stream waited is taken out for
-  // all: rows that another computed meanwhile look shorter. Pre: stopped, and all that was asked before is done.
+  // Nanoseconds from the first row to each, and to the end. Empty if the device did not tell. What one stream waited is taken out
+  // for all: rows that another computed meanwhile look shorter. Pre: stopped, and all that was asked before is done.
   std::vector<std::uint64_t> read();
 
  private:

@@ -27,7 +27,8 @@ void bind_product(py::module_& m) {
          const std::string& granularity, const std::string& leaving, bool raise_oversize, double link, Bytes min_size,
          bool observe_always) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
-        adopt(make_engine(budget_chunks, chunk, host, spill_dir, policy, granularity, leaving, raise_oversize, link, false).engine);
+        adopt(
+            make_engine(budget_chunks, chunk, host, spill_dir, policy, granularity, leaving, raise_oversize, link, false).engine);
         attach_torch(min_size, observe_always);
       },
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("spill_dir"), py::arg("policy"),

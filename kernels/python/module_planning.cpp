@@ -130,7 +130,8 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
   plan->drop = parts_of(given, "drop");
   plan->make = parts_of(given, "make");
   const std::size_t planned = plan->at.empty() ? op_name.size() : std::size_t{plan->at.back()} + 1;
-  for (const auto& [name, into] : {std::pair{"out_op", &plan->out_at}, {"in_op", &plan->in_at}, {"drop_op", &plan->drop_at}, {"make_op", &plan->make_at}}) {
+  for (const auto& [name, into] :
+       {std::pair{"out_op", &plan->out_at}, {"in_op", &plan->in_at}, {"drop_op", &plan->drop_at}, {"make_op", &plan->make_at}}) {
     *into = starts(vector_of<std::uint32_t>(given[name].cast<Ints>()), planned);
   }
   const std::size_t tensors = plan->bytes.size();
@@ -164,7 +165,8 @@ void bind_planning(py::module_& m) {
     d["iterations"] = c.iterations;
     d["planned"] = c.planned;
     d["deviations"] = c.deviations;
-    d["left_at"] = c.left_row == kNone ? py::object(py::none()) : py::object(py::make_tuple(c.left_row, operator_name(c.left_op)));
+    d["left_at"] =
+        c.left_row == kNone ? py::object(py::none()) : py::object(py::make_tuple(c.left_row, operator_name(c.left_op)));
     d["installed"] = c.installed;
     return d;
   });

@@ -41,13 +41,15 @@ class Replay {
     const auto op = ints("use_op"), tensor = ints("use_tensor"), first = ints("use_first"), end = ints("use_last"),
                write = ints("use_write");
     for (std::size_t u = 0; u < op.size(); ++u) {
-      rows_.at(static_cast<std::size_t>(op[u])).uses.push_back(
-          {static_cast<std::size_t>(tensor[u]), static_cast<std::uint32_t>(first[u]), static_cast<std::uint32_t>(end[u]), write[u] != 0});
+      rows_.at(static_cast<std::size_t>(op[u]))
+          .uses.push_back({static_cast<std::size_t>(tensor[u]), static_cast<std::uint32_t>(first[u]),
+                           static_cast<std::uint32_t>(end[u]), write[u] != 0});
     }
     const auto call_first = ints("call_first"), call_last = ints("call_last"), call_again = ints("call_again");
     for (std::size_t c = 0; c < call_first.size(); ++c) {
       if (call_again[c] == 0) continue;
-      add_call(static_cast<std::uint32_t>(call_first[c]), static_cast<std::uint32_t>(call_last[c]), died, call_again[c] == kFills);
+      add_call(static_cast<std::uint32_t>(call_first[c]), static_cast<std::uint32_t>(call_last[c]), died,
+               call_again[c] == kFills);
     }
     EngineConfig config;
     config.budget_chunks = budget_chunks;
@@ -233,9 +235,10 @@ class Replay {
 
 void bind_replay(py::module_& m) {
   py::class_<Replay>(m, "Replay")
-      .def(py::init([](const py::object& trace, std::size_t budget_chunks, double out_speed, double in_speed, std::uint64_t launch_ns,
-                       std::uint64_t call_ns, std::uint64_t map_ns, std::uint64_t piece_ns) {
-             return std::make_unique<Replay>(trace, budget_chunks, ModelCosts{call_ns, map_ns, piece_ns, out_speed, in_speed}, launch_ns);
+      .def(py::init([](const py::object& trace, std::size_t budget_chunks, double out_speed, double in_speed,
+                       std::uint64_t launch_ns, std::uint64_t call_ns, std::uint64_t map_ns, std::uint64_t piece_ns) {
+             return std::make_unique<Replay>(trace, budget_chunks, ModelCosts{call_ns, map_ns, piece_ns, out_speed, in_speed},
+                                             launch_ns);
            }),
            py::arg("trace"), py::arg("budget_chunks"), py::arg("out_speed"), py::arg("in_speed"), py::arg("launch_ns") = 0,
            py::arg("call_ns") = 0, py::arg("map_ns") = 0, py::arg("piece_ns") = 0)

@@ -27,7 +27,9 @@ void bind_spans(py::module_& m) {
   // (what, begin, end in steady nanoseconds, bytes) of each since keep_spans(), which ends.
   m.def("take_spans", [] {
     py::list all;
-    for (const Span& span : spans().take()) all.append(py::make_tuple(name_of(span.what), span.begin_ns, span.end_ns, span.bytes));
+    for (const Span& span : spans().take()) {
+      all.append(py::make_tuple(name_of(span.what), span.begin_ns, span.end_ns, span.bytes));
+    }
     return all;
   });
 }

@@ -30,7 +30,9 @@ class Making {
   template <typename Overwrites>
   std::vector<Range*> owners(std::size_t at, Overwrites overwrites) const {
     std::vector<Range*> owners;
-    for (const auto& result : run_.entries[at].results) owners.push_back(result == nullptr ? nullptr : owner(*result, at, overwrites));
+    for (const auto& result : run_.entries[at].results) {
+      owners.push_back(result == nullptr ? nullptr : owner(*result, at, overwrites));
+    }
     return owners;
   }
   // Where the i-th source of an entry lies.

@@ -236,7 +236,8 @@ Recipes::Run Recipes::plan(std::span<Range* const> targets, const std::function<
     for (Content* made : step->results) {
       if (made == nullptr || !made->dropped || made->holder == nullptr) continue;
       const std::shared_ptr<Content>& content = held_.at(made->holder);
-      if (std::find(run.wanted.begin(), run.wanted.end(), content) == run.wanted.end() && also(*made->holder)) run.wanted.push_back(content);
+      const bool known = std::ranges::find(run.wanted, content) != run.wanted.end();
+      if (!known && also(*made->holder)) run.wanted.push_back(content);
     }
   }
   // In the order in which they were seen, each finds what it read then: what it overwrites, nobody reads after it.
@@ -289,7 +290,7 @@ std::string Recipes::validate() const {
     if (content->dropped && content->step == nullptr) return "something is dropped that nothing makes";
     if (content->making != content->dropped) return "a content that has a holder is made for no reason";
     if (content->step != nullptr && content->step->results[content->result] != content.get()) return "a step has lost its result";
-    const auto needed = std::count_if(content->readers.begin(), content->readers.end(), [](const Step* reader) { return reader->needed > 0; });
+    const auto needed = std::ranges::count_if(content->readers, [](const Step* reader) { return reader->needed > 0; });
     if (static_cast<std::uint32_t>(needed) != content->needed) return "the count of who needs a content is wrong";
   }
   return "";

@@ -74,7 +74,8 @@ class HostStore {
 // Copies `bytes` from one place to another, at once. failed with an errno if a file would not be read or written.
 Status write_copy(const HostPlace& from, const HostPlace& to, Bytes bytes);
 
-// Makes memory of this process fast for a device to copy, and takes that back. `pin` may refuse: then copies are slower, and right.
+// Makes memory of this process fast for a device to copy, and takes that back. `pin` may refuse: then copies are slower, and
+// right.
 struct Pinning {
   std::function<bool(void* memory, Bytes bytes)> pin;
   std::function<void(void* memory)> unpin;

@@ -1,7 +1,7 @@
 // Work that happens late: lanes whose items are done only when somebody waits or asks, in any order their points allow.
 //
-// Covers: what a GPU's streams and events do, made repeatable (the order is drawn from a seed), and the complaints about what a GPU
-// would not forgive. Nothing here runs by itself, and there are no threads.
+// Covers: what a GPU's streams and events do, made repeatable (the order is drawn from a seed), and the complaints about what a
+// GPU would not forgive. Nothing here runs by itself, and there are no threads.
 // Leaves: what the items are. For tests: driver_late.h is a device made of it, tests/native/standin_cuda.cpp a CUDA driver.
 // Thread-safety: none.
 #pragma once

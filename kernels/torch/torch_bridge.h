@@ -13,8 +13,8 @@ void attach_torch(Bytes min_bytes, bool observe_always);
 // Torch is as it was. Tensors that live stay valid.
 void detach_torch();
 
-// Which of this thread's allocations are managed from now on: all for the salloc primitive; none for what belongs in the host's memory
-// where that is the device's too.
+// Which of this thread's allocations are managed from now on: all for the salloc primitive; none for what belongs in the host's
+// memory where that is the device's too.
 void manage(Managing what) noexcept;
 
 // Bytes of tensors below `min_bytes`, which torch's own allocator serves while we are attached.

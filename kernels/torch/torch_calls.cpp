@@ -143,7 +143,9 @@ bool TorchCall::keep(const c10::IValue& value, Access access, Engine& engine, co
     argument.kind = value.isTensorList() ? Argument::Kind::tensors : Argument::Kind::optional_tensors;
     for (const c10::IValue& item : value.toListRef()) {
       argument.tensors.push_back(kNone);
-      if (!item.isNone() && !keep_tensor(item.toTensor(), access, engine, filled, sources, &argument.tensors.back())) return false;
+      if (!item.isNone() && !keep_tensor(item.toTensor(), access, engine, filled, sources, &argument.tensors.back())) {
+        return false;
+      }
     }
   } else if (value.isList()) {
     for (const c10::IValue& item : value.toListRef()) {

@@ -1,7 +1,7 @@
 // Operations of torch as they were called, to be called again.
 //
-// A call keeps no tensor of the program: that would change when memory is freed, and what autograd does with who owns what. What lies
-// in managed memory it knows by its place; what does not, by a copy of its bytes (such tensors are small).
+// A call keeps no tensor of the program: that would change when memory is freed, and what autograd does with who owns what. What
+// lies in managed memory it knows by its place; what does not, by a copy of its bytes (such tensors are small).
 //
 // Covers: keeping a call's arguments, and making them again.
 // Leaves: which calls (torch_traits.h), what its sources hold (recipes.h), running it (torch_remaker.cpp).
@@ -25,8 +25,8 @@ namespace vt {
 
 class TorchCall final : public Operation {
  public:
-  // The call that begins. What it reads of managed memory in order of `sources`, and what it overwrites. nullptr if an argument is
-  // nothing that can be kept.
+  // The call that begins. What it reads of managed memory in order of `sources`, and what it overwrites. nullptr if an argument
+  // is nothing that can be kept.
   static std::unique_ptr<TorchCall> keep(const at::RecordFunction& function, const Traits& traits, Engine& engine,
                                          std::vector<Range*>* sources, Range** written);
 
@@ -36,9 +36,10 @@ class TorchCall final : public Operation {
   // run again: memory of its own will do.
   static Range* filled(const at::RecordFunction& function, const Traits& traits, Engine& engine);
 
-  // Its arguments: `address_of(i)` says where its i-th source lies. What they are made of lives as long as `memory`. What it fills is
-  // allocated.
-  std::vector<c10::IValue> arguments(const std::function<Address(std::size_t)>& address_of, std::vector<c10::Storage>* memory) const;
+  // Its arguments: `address_of(i)` says where its i-th source lies. What they are made of lives as long as `memory`. What it
+  // fills is allocated.
+  std::vector<c10::IValue> arguments(const std::function<Address(std::size_t)>& address_of,
+                                     std::vector<c10::Storage>* memory) const;
   const c10::OperatorHandle& op() const noexcept { return op_; }
   const Conditions& conditions() const noexcept { return conditions_; }
   const char* name() const noexcept { return op_.operator_name().name.c_str(); }
@@ -47,7 +48,8 @@ class TorchCall final : public Operation {
   std::uint32_t overwrites = kNone;
   // Bytes of what it fills.
   std::optional<Bytes> fills;
-  // Bytes of what it fills and of what it allocated that outlived it, in order: its first results. What it overwrites is the last.
+  // Bytes of what it fills and of what it allocated that outlived it, in order: its first results. What it overwrites is the
+  // last.
   std::vector<Bytes> births;
 
  private:
@@ -80,7 +82,8 @@ class TorchCall final : public Operation {
   bool keep(const c10::IValue& value, Access access, Engine& engine, const Range* filled, std::vector<Range*>* sources);
   bool keep_tensor(const at::Tensor& tensor, Access access, Engine& engine, const Range* filled, std::vector<Range*>* sources,
                    std::uint32_t* index);
-  at::Tensor make(const Tensor& tensor, const std::function<Address(std::size_t)>& address_of, std::vector<c10::Storage>* memory) const;
+  at::Tensor make(const Tensor& tensor, const std::function<Address(std::size_t)>& address_of,
+                  std::vector<c10::Storage>* memory) const;
 
   c10::OperatorHandle op_;
   Conditions conditions_;

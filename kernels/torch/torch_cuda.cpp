@@ -49,7 +49,8 @@ bool capturing() { return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c
 
 Ticket::Lane lane_of_this_thread(Engine& engine) {
   const int ordinal = g_ordinal.load(std::memory_order_relaxed);
-  // Events of others have no place in a graph that is being captured; what it uses must be resident before (data_ptr() keeps it so).
+  // Events of others have no place in a graph that is being captured; what it uses must be resident before (data_ptr() keeps it
+  // so).
   if (ordinal < 0 || capturing()) return Ticket::Lane::none;
   return lane_of(engine, c10::cuda::getCurrentCUDAStream(static_cast<DeviceIndex>(ordinal)).stream());
 }
@@ -198,7 +199,9 @@ class Allocator final : public cca::CUDAAllocator {
  private:
   // A graph that is captured keeps the addresses it saw for good: its memory is torch's.
   static bool wanted(Bytes bytes, DeviceIndex device) {
-    if (bytes == 0 || (bytes < g_min_bytes.load(std::memory_order_relaxed) && this_thread().managing != Managing::all)) return false;
+    if (bytes == 0 || (bytes < g_min_bytes.load(std::memory_order_relaxed) && this_thread().managing != Managing::all)) {
+      return false;
+    }
     if (g_pools.load(std::memory_order_relaxed) > 0) return false;
     if (device != g_ordinal.load(std::memory_order_relaxed) || current_engine() == nullptr || in_forked_child()) return false;
     return !capturing();

@@ -9,7 +9,8 @@
 
 namespace vt {
 
-// Routes torch's CUDA allocations of at least `min_bytes` on device `ordinal` to the current engine. CUDA may be initialised already.
+// Routes torch's CUDA allocations of at least `min_bytes` on device `ordinal` to the current engine. CUDA may be initialised
+// already.
 void attach_torch_cuda(Bytes min_bytes, int ordinal);
 // Torch is as it was. Tensors that live stay valid.
 void detach_torch_cuda();

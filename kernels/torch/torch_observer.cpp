@@ -129,14 +129,16 @@ void before_writes(Thread& thread, Engine& engine) {
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function) {
   Thread& thread = this_thread();
   Engine* engine = current_engine();
-  const Traits traits = traits_of(function);  // a copy: what is made again meanwhile is observed too, and looked up in the same place
+  // A copy: what is made again meanwhile is observed too, and looked up in the same place.
+  const Traits traits = traits_of(function);
   if (thread.frames.empty()) thread.engine = engine;
   Streams* streams = engine != nullptr ? engine->streams() : nullptr;
   // An operation that itself enabled vtensor ends before it is observed: nested in it, nothing is.
   const bool observe = engine != nullptr && engine == thread.engine && !(streams != nullptr && in_forked_child());
   const bool transparent = traits.transparent || !observe;
   const auto stream = observe ? current_stream(*engine) : Ticket::Lane::none;
-  thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, stream, traits.draws && observe});
+  thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, stream,
+                           traits.draws && observe});
   thread.solid += !transparent;
   if (!observe) return nullptr;
   if (traits.draws) Draws::begin();

@@ -193,7 +193,8 @@ class TorchRemaker final : public Remaker {
     for (int attempt = 1;; ++attempt) {
       try {
         return Running(engine_, run, take).all();
-      } catch (const std::exception& error) {  // a call of the device failed: nothing was lost, and what was taken is not asked for again
+      } catch (const std::exception& error) {
+        // A call of the device failed: nothing was lost, and what was taken is not asked for again.
         if (attempt == kAttempts) fatal(std::string("what was dropped could not be made again: ") + error.what());
       }
     }

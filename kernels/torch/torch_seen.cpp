@@ -100,7 +100,9 @@ void compare(Engine& engine, Range& range, const std::string& name) {
 
 void verify_due(Engine& engine) {
   for (const PlannedMove& due : engine.remake().take_doubted()) {
-    if (due.range->serial == due.serial && due.range->life == Life::live) compare(engine, *due.range, "(when it would have been dropped)");
+    if (due.range->serial == due.serial && due.range->life == Life::live) {
+      compare(engine, *due.range, "(when it would have been dropped)");
+    }
   }
 }
 
@@ -173,7 +175,9 @@ void call_ends(Thread& thread, std::size_t frame) {
                      seen.births.size() <= seen.fresh;
   std::uint64_t usual_ns = 0;
   if (seen.first_row != kNone) {
-    const auto kind = !again ? Recorder::CallOf::Again::no : seen.fills ? Recorder::CallOf::Again::fills : Recorder::CallOf::Again::yes;
+    const auto kind = !again       ? Recorder::CallOf::Again::no
+                      : seen.fills ? Recorder::CallOf::Again::fills
+                                   : Recorder::CallOf::Again::yes;
     if (const Recording recording{thread}) usual_ns = recording->call(seen.first_row, kind);
   }
   if (!again || seen.step == nullptr) return;

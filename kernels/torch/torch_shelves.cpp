@@ -36,8 +36,9 @@ bool may_move(const c10::TensorImpl& tensor) {
   Engine* const engine = current_engine();
   if (engine == nullptr || !engine->contains(address) || storage.use_count() != 1) return false;
   const Range* const range = engine->find(address);
-  return range != nullptr && working_threads() == 1 && !range->pinned() && range->base == reinterpret_cast<Address>(address) && range->bytes == storage.nbytes() &&
-         tensor.storage_offset() == 0 && !range->exported && range->tenants.load() == 0 && storage.data_ptr().get_context() == address;
+  return range != nullptr && working_threads() == 1 && !range->pinned() && range->base == reinterpret_cast<Address>(address) &&
+         range->bytes == storage.nbytes() && tensor.storage_offset() == 0 && !range->exported && range->tenants.load() == 0 &&
+         storage.data_ptr().get_context() == address;
 }
 
 void put_on_shelf(std::span<c10::TensorImpl* const> tensors) {
@@ -61,7 +62,8 @@ void put_on_shelf(std::span<c10::TensorImpl* const> tensors) {
     place.copy_(bytes_of(storage));
     void* const address = place.data_ptr();
     share_managed(*engine, address);
-    const c10::DataPtr before = storage.set_data_ptr({address, address, shelf.storage().data_ptr().get_deleter(), storage.device()});
+    const c10::DataPtr before =
+        storage.set_data_ptr({address, address, shelf.storage().data_ptr().get_deleter(), storage.device()});
     wait_until_unused(*engine->find(before.get()));
     at += static_cast<std::int64_t>(room_for(*tensor));
   }

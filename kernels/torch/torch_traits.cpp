@@ -19,19 +19,20 @@ bool is_one_of(const std::string& name, const std::array<std::string_view, N>& n
 }
 
 // Memory that nobody wrote.
-constexpr std::array<std::string_view, 6> kUnspecified = {"aten::empty",         "aten::empty_like",        "aten::empty_strided",
-                                                          "aten::new_empty",     "aten::new_empty_strided", "aten::empty_permuted"};
+constexpr std::array<std::string_view, 6> kUnspecified = {"aten::empty",     "aten::empty_like",        "aten::empty_strided",
+                                                          "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"};
 // They give their argument other memory, or another length of it.
-constexpr std::array<std::string_view, 8> kReshapes = {"aten::resize_",    "aten::resize_as_", "aten::set_",         "aten::set_data",
-                                                       "aten::_resize_output_", "aten::squeeze_",   "aten::unsqueeze_", "aten::resize"};
+constexpr std::array<std::string_view, 8> kReshapes = {"aten::resize_",    "aten::resize_as_",      "aten::set_",
+                                                       "aten::set_data",   "aten::_resize_output_", "aten::squeeze_",
+                                                       "aten::unsqueeze_", "aten::resize"};
 
 // They write the whole of their first argument, whatever it held.
 constexpr std::array<std::string_view, 11> kFills = {"aten::bernoulli_",   "aten::uniform_", "aten::normal_", "aten::log_normal_",
                                                      "aten::exponential_", "aten::cauchy_",  "aten::geometric_", "aten::random_",
                                                      "aten::zero_",        "aten::fill_",    "aten::copy_"};
 
-// Two runs differ although torch does not say so: gelsy begins with pivots that nobody wrote (4 of 34 samples differ in plain torch
-// with what lay in memory before).
+// Two runs differ although torch does not say so: gelsy begins with pivots that nobody wrote (4 of 34 samples differ in plain
+// torch with what lay in memory before).
 constexpr std::array<std::string_view, 1> kUnrepeatable = {"aten::linalg_lstsq"};
 
 std::uint32_t generator_argument(const c10::FunctionSchema& schema) {
@@ -103,8 +104,8 @@ Traits examine(const at::RecordFunction& function) {
   for (const auto& returned : schema.returns()) view = view && returned.alias_info() != nullptr;
   traits.skip_arguments = traits.transparent || view;
   traits.keeps_arguments = schema.name().starts_with("c10d::");
-  // Where a write cannot be noticed by itself, only operators whose schemas are known to tell all are taken at their word. That of
-  // batch_norm hides one thing.
+  // Where a write cannot be noticed by itself, only operators whose schemas are known to tell all are taken at their word. That
+  // of batch_norm hides one thing.
   const bool tells_all = schema.name().starts_with("aten::") && schema.name().find("rnn") == std::string::npos;
   traits.may_write = tells_all ? traits.written : ~std::uint64_t{0};
   for (std::size_t i = 0; i < arguments.size(); ++i) {

@@ -31,10 +31,11 @@ struct Traits {
   // It is made of other operators wholly: it holds no memory between them, so it pins nothing for its length.
   // (One whole LSTM would otherwise keep all its steps in memory.)
   bool transparent = false;
-  // A range of the program somebody named, no operation. A torch.autograd.Function is one with arguments, which its kernels may read
-  // without telling.
+  // A range of the program somebody named, no operation. A torch.autograd.Function is one with arguments, which its kernels may
+  // read without telling.
   bool named = false;
-  // It goes on using its arguments after it returned, on a stream of its own (NCCL) or by system calls (gloo): they stay where they are.
+  // It goes on using its arguments after it returned, on a stream of its own (NCCL) or by system calls (gloo): they stay where
+  // they are.
   bool keeps_arguments = false;
   std::uint64_t written = 0;    // bit i: argument i is written, by the schema's word
   std::uint64_t may_write = 0;  // the same, and all of an operator whose schema may not say it

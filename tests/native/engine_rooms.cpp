@@ -1,4 +1,5 @@
-// The engine's rooms by themselves: what each header says, where it does not depend on the kind of device (kind_contract.cpp has that).
+// The engine's rooms by themselves: what each header says, where it does not depend on the kind of device (kind_contract.cpp has
+// that).
 
 #include <unistd.h>
 

@@ -82,7 +82,8 @@ void iterate(Engine& engine, char seed) {
   char* tensors[kTensors];
   for (std::uint32_t k = 0; k < kTensors; ++k) tensors[k] = make(engine, static_cast<char>(seed + static_cast<char>(k)));
   for (std::uint32_t k = kTensors; k-- > 0;) {
-    operation(engine, "read", tensors[k], [&](const char* m) { CHECK(m[2 * kChunk - 1] == static_cast<char>(seed + static_cast<char>(k))); });
+    operation(engine, "read", tensors[k],
+              [&](const char* m) { CHECK(m[2 * kChunk - 1] == static_cast<char>(seed + static_cast<char>(k))); });
     release(engine, tensors[k]);
   }
 }

@@ -88,7 +88,8 @@ class Program {
     std::vector<ChunkId> wanted;
     for (std::size_t i = 0; sits_ && kind > 1 && i < chunks; ++i) wanted.push_back(static_cast<ChunkId>((kind + i) % budget_));
     Range*& before = before_[{kind, chunks}];
-    auto* data = static_cast<char*>(engine_->allocate(chunks * kChunk - draw(kChunk / 2), "test", stream, false, {wanted, before}));
+    auto* data =
+        static_cast<char*>(engine_->allocate(chunks * kChunk - draw(kChunk / 2), "test", stream, false, {wanted, before}));
     Range* range = engine_->find(data);
     if (!wanted.empty()) before = range;
     tensors_.push_back({range, range->serial, data, 0, stream});

@@ -233,8 +233,8 @@ class Program {
     CHECK(holds(*tensor.range, tensor.value));
     engine_.unpin(use);
   }
-  // Past all operations. (ThreadSanitizer wants no memory allocated in handlers of signals, which this one is safe to do: the signal
-  // comes from the program's own access.)
+  // Past all operations. (ThreadSanitizer wants no memory allocated in handlers of signals, which this one is safe to do: the
+  // signal comes from the program's own access.)
   void touch(const Tensor& tensor) {
 #if defined(__SANITIZE_THREAD__)
     look(tensor);
@@ -340,7 +340,8 @@ TEST(programs_of_several_threads) {
 }
 
 TEST(every_call_of_the_driver_fails_once) {
-  for (const char* call : {"map", "unmap", "protect", "map_host", "unmap_host", "copy_out", "copy_in", "create", "wait", "poll_out"}) {
+  for (const char* call :
+       {"map", "unmap", "protect", "map_host", "unmap_host", "copy_out", "copy_in", "create", "wait", "poll_out"}) {
     for (std::uint64_t nth = 1; nth <= 60; nth += 7) {
       World world(6, kWays[nth % 3]);
       world.faults->fail(call, nth, 1);

@@ -139,7 +139,8 @@ struct Rooms {
     slots.trim();
     pool.trim();
     const LiveHandles live = driver->live();
-    CHECK(live.chunks == 0 && live.mappings == 0 && live.host_mappings == 0 && live.places == 0 && store->held() + store->lent() == 0);
+    CHECK(live.chunks == 0 && live.mappings == 0 && live.host_mappings == 0 && live.places == 0 &&
+          store->held() + store->lent() == 0);
     CHECK(ranges.close().ok());
   }
 

@@ -195,7 +195,8 @@ CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc* use
     if (found == g_mappings.end()) return CUDA_ERROR_INVALID_VALUE;
     const Handle& handle = g_handles.at(found->second.handle);
     if (for_host && !handle.in_host) return CUDA_ERROR_INVALID_VALUE;
-    if (at + handle.bytes > end || mmap(pointer(at), handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, handle.file, 0) == MAP_FAILED) {
+    if (at + handle.bytes > end ||
+        mmap(pointer(at), handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, handle.file, 0) == MAP_FAILED) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     found->second.accessible = true;
