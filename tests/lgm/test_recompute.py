@@ -198,6 +198,18 @@ def test_no_price_is_much_better_than_the_one_found(seed: int, share: float) -> 
     assert found.prediction.step_seconds <= best * 1.2
 
 
+def test_few_are_tried_where_nothing_waits_for_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that copies itself: no lane is ever behind, and what a copy takes of it is known."""
+    trace = lgm.load_trace(Path(__file__).parents[2] / "traces" / "unet.npz")
+    budget, made = analyze_lifetimes(trace).peak // 2, []
+    monkeypatch.setattr("lgm.mix.rewrite", lambda *of: made.append(of) or rewrite(*of))
+    for device in (lgm.Device(budget, 1e12, 1e12, tax=2e-10), lgm.Device(budget, 3e8, 3e8)):
+        made.clear()
+        plan = lgm.analyze(trace, device, recompute="auto")
+        assert 0 < len(made) <= 6 if device.tax else len(made) > 6
+        assert plan.prediction.step_seconds <= lgm.analyze(trace, device).prediction.step_seconds
+
+
 def test_the_example_made_again() -> None:
     trace = replace(example(), call_first=np.arange(6), call_last=np.arange(6), call_again=np.array([0, 1, 0, 0, 0, 0]))
     life = analyze_lifetimes(trace)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,17 @@ def test_a_plan_that_only_copies_comes_first_and_the_other_if_it_is_better() -> 
     assert len(list(analysis.plans(trace, slow, "never"))) == 1
     roomy = lgm.Device(analyze_lifetimes(trace).peak, 2e8, 2e8)
     assert len(list(analysis.plans(trace, roomy, "auto"))) == 1
+
+
+def test_a_plan_that_is_hardly_faster_takes_the_place_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, device = question()
+    first = lgm.analyze(trace, replace(device, in_speed=2e8, out_speed=2e8))
+    seconds = first.prediction.step_seconds
+    for faster, followed in ((0.004, 1), (0.02, 2)):
+        better = replace(first, prediction=replace(first.prediction, step_seconds=seconds * (1 - faster)))
+        answers = iter([first, better])
+        monkeypatch.setattr(analysis, "analyze", lambda *_, answers=answers, **__: next(answers))
+        assert len(list(analysis.plans(trace, device, "auto"))) == followed
 
 
 def test_a_forked_child_has_one_of_its_own(helper: Any) -> None:
