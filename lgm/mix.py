@@ -30,7 +30,7 @@ from .rewrite import rewrite
 from .settling import GAIN
 from .switches import Switches
 
-__all__ = ["Recompute", "analyze", "is_enough"]
+__all__ = ["Recompute", "analyze", "is_enough", "only_computes"]
 
 Recompute = Literal["auto", "never", "only", "segments"]
 
@@ -92,7 +92,7 @@ def analyze(
     return best
 
 
-def _is_computing(plan: Plan) -> bool:
+def only_computes(plan: Plan) -> bool:
     """Whether nothing waits for lanes: all that is lost is the computing time that moves take. Then the price of a copy
     is known, and a search for it gains little.
     """
@@ -138,7 +138,7 @@ class _Search:
         dearness = [one.seconds / (one.chunks * self.copying[list(one.gaps)].mean()) for one in self.found]
         self.prices = np.sort(np.repeat(dearness, [one.chunks for one in self.found])) if self.found else np.zeros(0)
         self.tries = _most_tries(trace)
-        if _is_computing(copying_only):
+        if only_computes(copying_only):
             self.tries = min(self.tries, _FEW_TRIES)
         self.fastest = copying_only
         # Finding the best reservation for each draft took half of the time, and gave nothing: it differs little.

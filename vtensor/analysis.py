@@ -26,7 +26,7 @@ from typing import Any
 
 import lgm
 from lgm.helper import framed, receive
-from lgm.mix import is_enough
+from lgm.mix import is_enough, only_computes
 
 from .logs import log
 
@@ -154,6 +154,11 @@ class _Helper:
         )
         return self._process
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether no core is idle for it."""
+        return not self._aside
+
     def begin(self) -> None:
         self._abandoned = False
 
@@ -196,6 +201,9 @@ def analyze(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, u
 def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Iterator[lgm.Plan]:
     """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
     both, which comes if it is faster. Where there is no helper, or would be begun for a moment's work, there is one.
+
+    None is looked for that does both where no core is idle and nothing waits for copies: the search would take a tenth
+    of each step for a minute, and gains about nothing there.
     """
     if trace.operations <= _FEW or not _helper.works:
         yield _helper.here(trace, device, recompute)
@@ -203,6 +211,8 @@ def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Ite
     first = analyze(trace, device, "never" if recompute == "auto" else recompute)
     yield first
     if recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
+        return
+    if _helper.takes_turns and only_computes(first):
         return
     plan = analyze(trace, device, recompute, urgent=False)
     if plan.prediction.step_seconds < first.prediction.step_seconds * (1 - _WORTH):
