@@ -69,6 +69,7 @@ class Trial:
         self.prepare, self.action = prepare, action
         self.done = self.kept_lock = 0
         native.load()
+        on()  # what a process does once is done
         vtensor.disable()
         self.plain = as_torch_has_it()
         prepare()
