@@ -1,4 +1,7 @@
-"""The link that makes this machine resemble an edge GPU: how PLAN.md finds the speed of B4, B4s and B5."""
+"""The links that make this machine resemble others: how PLAN.md finds the speed of B4, B4s, B5, R5, R7 and V2.
+
+A link is as much slower than theirs as this processor is than their GPU.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from vtensor.recorder import flop_per_second
 
 # A GTX 1650 computes about 3 TFLOP/s in fp32 and has PCIe 3.0 x16, about 12 GB/s.
 FLOP_PER_BYTE = 3e12 / 12e9
+# Harmony's machine: a GTX 1080 Ti computes 11.3 TFLOP/s, and all have 11.5 GiB/s together; of its four, two at work.
+FLOP_PER_BYTE_SHARED = 11.3e12 / (11.5 * 2**30 / 2)
 
 
 def link_for(flop: float) -> float:
@@ -16,3 +21,8 @@ def link_for(flop: float) -> float:
 def link_here() -> float:
     """The link that is to this processor what PCIe is to that GPU."""
     return link_for(flop_per_second())
+
+
+def shared_link_here() -> float:
+    """The link that is to this processor what its share of the switch is to a GPU of Harmony's machine."""
+    return max(round(flop_per_second() / FLOP_PER_BYTE_SHARED / 1e6), 1) * 1e6

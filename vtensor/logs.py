@@ -1,6 +1,7 @@
 """What vtensor says of itself: one logger, to standard error where ``VTENSOR_LOG`` asks for it.
 
-Covers: ``VTENSOR_LOG=info`` and ``debug``. Leaves: what is said, to whoever says it.
+Covers: ``VTENSOR_LOG=info`` and ``debug``; warnings of a program that sets up no logging. Leaves: what is said, to
+whoever says it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,16 @@ import os
 __all__ = ["log", "set_log_level"]
 
 log = logging.getLogger("vtensor")
+
+
+def _named(record: logging.LogRecord) -> bool:
+    """Python's last resort, which prints warnings where no logging is set up, does not say whose they are."""
+    if not log.hasHandlers():
+        record.msg = f"vtensor: {record.msg}"
+    return True
+
+
+log.addFilter(_named)
 
 
 def set_log_level() -> None:

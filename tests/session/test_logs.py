@@ -1,0 +1,28 @@
+"""What vtensor says says that it is vtensor who says it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SAYS = "import logging; from vtensor.logs import log, set_log_level; {}; log.warning('%d of %s', 5, 'them')"
+
+
+@pytest.mark.parametrize(
+    ("set_up", "level", "said"),
+    [
+        ("pass", None, "vtensor: 5 of them"),
+        ("set_log_level()", "info", "vtensor: 5 of them"),
+        ("logging.basicConfig()", None, "WARNING:vtensor:5 of them"),
+    ],
+)
+def test_a_warning_names_vtensor_once(set_up: str, level: str | None, said: str) -> None:
+    environ = {name: text for name, text in os.environ.items() if name != "VTENSOR_LOG"}
+    done = subprocess.run(
+        [sys.executable, "-c", SAYS.format(set_up)],
+        env=environ | ({"VTENSOR_LOG": level} if level else {}), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr.splitlines() == [said]
