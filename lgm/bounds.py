@@ -11,6 +11,7 @@ import numpy as np
 from .errors import InfeasibleError
 from .lifetimes import Gaps, Lifetimes
 from .model import Device, Ints, Trace
+from .rows import describe
 from .schedule import Moves, nominal
 from .units import format_bytes
 
@@ -115,7 +116,7 @@ def check_feasible(trace: Trace, device: Device, life: Lifetimes) -> None:
     if life.needed[worst] <= device.budget_chunks:
         return
     needed, budget = smallest_budget(trace, life), device.budget_chunks * trace.chunk_bytes
-    name = trace.describe(worst)
+    name = describe(trace, worst)
     raise InfeasibleError(
         name,
         needed,

@@ -20,6 +20,7 @@ import numpy as np
 from .errors import LgmError
 from .model import Bools, Ints, Trace
 from .roles import phases
+from .rows import GOES_ON, begun_in
 
 __all__ = ["GPUS", "Gpu", "Numbers", "bytes_touched", "multiplies", "on_gpu"]
 
@@ -27,7 +28,6 @@ Numbers = Literal["fp32", "bf16"]
 
 _OF_MEMORY, _OF_FLOPS = 0.65, 0.45  # what eager kernels reach of the data sheet: so that an H100 is as was measured
 _SHORTEST = 2e-6  # seconds of any kernel
-GOES_ON = "(goes on)"  # the recorder's name of a row in the middle of an operation
 _DENSE = re.compile(r"(^|::|_)(conv\w*|(add|badd|b)?b?mm|linear|matmul|\w*attention\w*|lstm\w*|gru\w*)(_|$)")
 _CONVOLUTION = re.compile(r"conv")
 
@@ -76,10 +76,7 @@ def multiplies(trace: Trace) -> tuple[Bools, Bools]:
     convolution = np.array([_CONVOLUTION.search(name) is not None for name in trace.names], dtype=bool)
     name = trace.op_name.copy()
     for row in np.flatnonzero(np.array([name == GOES_ON for name in trace.names], dtype=bool)[name]).tolist():
-        begun = row - 1
-        while begun >= 0 and (trace.op_last[begun] < row or trace.names[name[begun]] == GOES_ON):
-            begun -= 1
-        name[row] = name[begun] if begun >= 0 else name[row]
+        name[row] = trace.op_name[begun_in(trace, row)]
     return dense[name], (dense & convolution)[name]
 
 

@@ -168,10 +168,6 @@ class Trace:
         """Length of the iteration if no copy is ever waited for."""
         return float(self.op_ns.sum()) / 1e9
 
-    def describe(self, op: int) -> str:
-        """``"aten::conv2d (operation 17 of 240)"``."""
-        return f"{self.names[self.op_name[op]]} (operation {op} of {self.operations})"
-
 
 @dataclass(frozen=True, slots=True)
 class Remaking:

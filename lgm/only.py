@@ -27,6 +27,7 @@ from .planner import Progress
 from .problem import Cover
 from .recompute import Candidate, candidates, schedule_makings
 from .rewrite import rewrite
+from .rows import describe
 from .switches import Switches
 from .units import format_bytes
 
@@ -58,7 +59,7 @@ def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: P
             best = again
     if best is None:
         raise InfeasibleError(
-            trace.describe(int(np.argmax(life.live))),
+            describe(trace, int(np.argmax(life.live))),
             lowest * trace.chunk_bytes,
             device.budget_chunks * trace.chunk_bytes,
             f"recompute='only': by making things again alone the iteration needs "

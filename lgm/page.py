@@ -19,6 +19,7 @@ from .errors import LgmError
 from .mapping import occupied
 from .model import Floats, Plan, Trace
 from .roles import ROLES, Roles, roles_of
+from .rows import describe
 from .schedule import moves_of_plan, nominal
 from .simulate import run_plan
 from .units import format_bytes, format_seconds
@@ -122,7 +123,7 @@ def _draw_memory(figure: Any, trace: Trace, roles: Roles, begin: Floats) -> None
 
 def _draw_computing(figure: Any, trace: Trace) -> Floats:
     begin = nominal(trace)[:-1]
-    _bars(figure, "computing", begin, trace.op_ns / 1e9, [trace.describe(k) for k in range(trace.operations)])
+    _bars(figure, "computing", begin, trace.op_ns / 1e9, [describe(trace, k) for k in range(trace.operations)])
     return np.asarray(begin)
 
 
@@ -145,7 +146,7 @@ def _draw_plan(figure: Any, plan: Plan) -> Floats:
         annotation_position="bottom right", row=1, col=1,
     )  # fmt: skip
     again = np.zeros(trace.operations, dtype=bool) if plan.remaking is None else plan.remaking.rows_again
-    names = [trace.describe(k) for k in range(trace.operations)]
+    names = [describe(trace, k) for k in range(trace.operations)]
     for lane, rows in (("computing", ~again), ("made again", again)):
         chosen = np.flatnonzero(rows)
         _bars(figure, lane, begin[chosen], trace.op_ns[chosen] / 1e9, [names[k] for k in chosen])

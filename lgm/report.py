@@ -6,10 +6,10 @@ Leaves: all figures to the other modules.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,6 +24,7 @@ from .mapping import layers, occupied
 from .mix import Recompute, analyze
 from .mix_bound import least_seconds_of_any_mix
 from .model import Device, Plan, Trace
+from .rows import describe, name_of
 from .schedule import Moves, moves_of_plan
 from .simulate import run_on_demand, run_plan
 from .units import format_bytes, format_seconds
@@ -38,6 +39,7 @@ def trace_summary(trace: Trace) -> str:
     """What a trace holds, in a few lines."""
     life = analyze_lifetimes(trace)
     lasting = trace.lasting
+    fullest, neediest = (describe(trace, int(np.argmax(of))) for of in (life.live, life.needed))
     rows = [
         ("operations", str(trace.operations)),
         (
@@ -45,11 +47,8 @@ def trace_summary(trace: Trace) -> str:
             f"{trace.tensors}, of which {int(lasting.sum())} last ({format_bytes(trace.tensor_bytes[lasting].sum())})",
         ),
         ("computing", format_seconds(trace.seconds)),
-        ("peak", f"{format_bytes(life.peak * trace.chunk_bytes)} at {trace.describe(int(np.argmax(life.live)))}"),
-        (
-            "smallest budget",
-            f"{format_bytes(smallest_budget(trace, life))} for {trace.describe(int(np.argmax(life.needed)))}",
-        ),
+        ("peak", f"{format_bytes(life.peak * trace.chunk_bytes)} at {fullest}"),
+        ("smallest budget", f"{format_bytes(smallest_budget(trace, life))} for {neediest}"),
         *((_plain(key), _plain(value)) for key, value in trace.meta.items()),
     ]
     return "\n".join(f"  {name:<16} {value}" for name, value in rows)
@@ -122,7 +121,7 @@ def table(plan: Plan, groups: int = 16) -> str:
         lines.append(
             f"{f'{a}-{b - 1}':>13} {computing:>10} {waits:>10} "
             f"{format_bytes(life.live[a:b].max() * chunk):>11} {format_bytes(max(line.held[a:b]) * chunk):>11} "
-            f"{format_bytes(out):>11} {format_bytes(back):>11}  {trace.names[trace.op_name[longest]]}"
+            f"{format_bytes(out):>11} {format_bytes(back):>11}  {name_of(trace, longest)}"
         )
     return "\n".join(lines)
 
@@ -228,7 +227,7 @@ def _events(plan: Plan, life: Lifetimes, moves: Moves, line: Timeline) -> list[d
     for op in range(trace.operations):
         if line.wait[op] > 0:
             bar(1, "waiting for copies", line.begin[op] - line.wait[op], line.wait[op])
-        bar(1, trace.names[trace.op_name[op]], line.begin[op], float(trace.op_ns[op]) / 1e9, operation=op)
+        bar(1, name_of(trace, op), line.begin[op], float(trace.op_ns[op]) / 1e9, operation=op)
         held = {"held": line.held[op] * trace.chunk_bytes, "budget": plan.device.budget_chunks * trace.chunk_bytes}
         events.append({"ph": "C", "pid": 1, "name": "bytes", "ts": line.begin[op] * 1e6, "args": held})
     for tid, copies, gap in ((2, line.out, moves.out_gap), (3, line.back, moves.in_gap)):
@@ -253,7 +252,7 @@ def checkpoints(trace: Trace, best: Checkpoints) -> str:
         ways.append((name, p.peak_chunks, found.plan.trace.seconds / trace.seconds))
     lines = [f"  a chain of {n} layers; kept are what is alive after"]
     for k in best.layers:
-        lines.append(f"    {format_bytes(chain.across[k]):>12}   layer {k}, {trace.describe(int(chain.rows[k]))}")
+        lines.append(f"    {format_bytes(chain.across[k]):>12}   layer {k}, {describe(trace, int(chain.rows[k]))}")
     lines.append(f"  {'':<20} {'peak':>12} {'of the peak':>12} {'step':>9}")
     for name, peak, step in ways:
         size = format_bytes(peak * trace.chunk_bytes)
@@ -289,7 +288,7 @@ def fit(trace: Trace, device: Device, progress: Any = None, ways: tuple[Recomput
         cells = []
         for j, way in enumerate(columns):
             try:
-                plan = analyze(trace, dataclasses.replace(device, budget_chunks=budget), recompute=way)
+                plan = analyze(trace, replace(device, budget_chunks=budget), recompute=way)
                 cells.append(f"{plan.prediction.step_seconds / trace.seconds:.3f} x")
             except InfeasibleError:
                 cells.append("-")

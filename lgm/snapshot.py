@@ -16,6 +16,7 @@ import numpy as np
 
 from .model import Trace
 from .roles import ROLES, roles_of
+from .rows import describe
 from .schedule import nominal
 
 __all__ = ["snapshot", "write_snapshot"]
@@ -29,7 +30,7 @@ def snapshot(trace: Trace) -> dict[str, Any]:
     sizes = trace.chunks * trace.chunk_bytes
     ends = np.cumsum(sizes)
     born, died = trace.tensor_born.tolist(), trace.tensor_died.tolist()
-    names = [trace.describe(k) for k in range(trace.operations)]
+    names = [describe(trace, k) for k in range(trace.operations)]
     events: list[tuple[float, int, dict[str, Any]]] = []  # time; releases go before allocations of the same moment
 
     def event(action: str, t: int, turn: int, row: int, when: float) -> None:

@@ -26,6 +26,7 @@ import numpy as np
 
 from .errors import InvalidPlanError
 from .model import Bools, Plan
+from .rows import describe
 
 __all__ = ["check", "validate"]
 
@@ -179,7 +180,7 @@ class _Walk:
         there[:] = True
 
     def name(self, op: int) -> str:
-        return self.plan.trace.describe(op)
+        return describe(self.plan.trace, op)
 
 
 def _prediction(plan: Plan, state: _Walk) -> None:

@@ -89,6 +89,7 @@ LGM = [
     {"limits"},
     {"device"},
     {"model"},
+    {"rows"},
     {"codec", "lifetimes", "validate"},
     {"cost", "schedule", "problem", "lanes"},
     {"prefetch", "residual", "bounds", "simulate", "mapping", "roles"},

@@ -15,6 +15,7 @@ from lgm import Device, InvalidPlanError, Plan, Switches
 from lgm.bounds import least_seconds, least_seconds_in_windows
 from lgm.lifetimes import analyze_lifetimes
 from lgm.mapping import away_at_turn, layers
+from lgm.rows import describe
 from lgm.schedule import Moves, _leaves, _under_way, moves_of_plan, nominal
 from lgm.selection import select
 from lgm.simulate import run_on_demand, run_plan
@@ -202,6 +203,14 @@ def test_too_small_a_budget_names_the_operation() -> None:
         lgm.analyze(trace, Device(6, 1e6, 1e6))
     assert caught.value.needed == 7 * CHUNK
     lgm.analyze(trace, Device(7, 1e6, 1e6))
+
+
+def test_a_row_in_the_middle_of_an_operation_has_its_name() -> None:
+    trace = build(
+        4, [(4 * CHUNK, -1, -1)], [], names=("bwd", "(goes on)", "mul"), op_name=[0, 2, 1, 1], op_last=[2, 1, 2, 3]
+    )
+    assert [describe(trace, row) for row in (1, 2)] == ["mul (operation 1 of 4)", "bwd (operation 2 of 4)"]
+    assert describe(trace, 3) == "(goes on) (operation 3 of 4)"  # of one that began before the iteration
 
 
 def test_a_plan_beats_demand_when_copies_can_hide() -> None:
