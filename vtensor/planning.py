@@ -52,6 +52,7 @@ __all__ = [
 ]
 
 _planner: Planner | None = None
+_ELSEWHERE = "the thread that ended the last iteration does nothing in the next: is there a new one for each step?"
 
 
 class Planner:
@@ -144,6 +145,9 @@ class Planner:
         self._before, self._now = self._now, self.module.snapshot() if self._make is not None else {}
         if repeated and self._make is not None and not self.work.busy:
             raw = self.module.recorded_iteration()
+            if not len(raw["op_name"]):
+                self.why_not = _ELSEWHERE
+                return
             device = found_device(self.config, self._before, self._now, raw["stalls"] / 1e9)
             self.work.start(lambda: self._analyze(raw, device))
 

@@ -535,6 +535,16 @@ def test_a_summary_says_why_there_is_no_plan() -> None:
         assert "no plan: a budget of" in vtensor.memory_summary()
 
 
+def test_a_summary_says_that_each_step_has_a_thread_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    with vtensor.enabled(320 << 10, chunk=PAGE, min_size=1, host=1 << 30):
+        trainer = Trainer()
+        for _ in range(6):
+            (thread := threading.Thread(target=trainer.step)).start()
+            thread.join()
+        assert "is there a new one for each step?" in vtensor.memory_summary()
+    assert not caplog.records
+
+
 def test_a_summary_says_that_the_first_plan_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     wait = threading.Event()
     analyze = lgm.analyze
