@@ -91,7 +91,7 @@ LGM = [
     {"model"},
     {"rows"},
     {"codec", "lifetimes", "validate"},
-    {"cost", "schedule", "problem", "lanes"},
+    {"cost", "schedule", "problem", "lanes", "oversize"},
     {"prefetch", "residual", "bounds", "simulate", "mapping", "roles"},
     {"choice", "checkpoints", "rotor", "switches"},
     {"selection", "settling"},

@@ -27,6 +27,7 @@ from typing import Any
 import lgm
 from lgm.helper import framed, receive
 from lgm.mix import is_enough, only_computes
+from lgm.oversize import within
 
 from .logs import log
 
@@ -204,7 +205,11 @@ def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Ite
 
     None is looked for that does both where no core is idle and nothing waits for copies: the search would take a tenth
     of each step for a minute, and gains about nothing there.
+
+    What one operation needs above the budget is planned as used in place, but where nothing is ever in the host store.
     """
+    if recompute != "only":
+        trace = within(trace, device.budget_chunks)
     if trace.operations <= _FEW or not _helper.works:
         yield _helper.here(trace, device, recompute)
         return

@@ -1,0 +1,71 @@
+"""Operations that need more than the budget: what they use in place, and that the rest is planned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lgm
+from lgm import Device
+from lgm.calls import Calls
+from lgm.lifetimes import analyze_lifetimes
+from lgm.oversize import within
+
+from .random_traces import CHUNK, build, lawless, training
+
+
+def test_what_fits_is_not_touched() -> None:
+    trace = training(5)
+    assert within(trace, int(analyze_lifetimes(trace).needed.max())) is trace
+
+
+def test_the_ends_of_the_largest_are_used_in_place() -> None:
+    tensors = [(4 * CHUNK, -1, -1), (2 * CHUNK, -1, -1), (CHUNK, 1, -1)]
+    trace = build(3, tensors, [(0, 0, 0, 4, 1), (1, 0, 0, 4, 0), (1, 1, 0, 2, 1), (2, 1, 0, 2, 0)])
+    less = within(trace, 5)
+    assert analyze_lifetimes(trace).needed.tolist() == [4, 7, 2]
+    assert analyze_lifetimes(less).needed.tolist() == [4, 5, 2]
+    assert less.use_last.tolist() == [4, 2, 2, 2]
+    assert within(trace, 3).use_last.tolist() == [3, 1, 1, 2]  # a chunk of each stays
+    with pytest.raises(lgm.InfeasibleError, match=r"needs 3\.00 KiB at once"):
+        lgm.analyze(within(trace, 2), Device(2, 1e6, 1e6))
+
+
+def test_operations_around_and_within_agree() -> None:
+    trace = build(
+        3, [(6 * CHUNK, -1, -1), (3 * CHUNK, 1, 2)],
+        [(0, 0, 0, 6, 0), (1, 0, 0, 6, 1), (2, 1, 0, 3, 0)], op_last=[2, 1, 2],
+    )  # fmt: skip
+    less = within(trace, 7)
+    assert analyze_lifetimes(trace).needed.tolist() == [6, 9, 9]
+    assert analyze_lifetimes(less).needed.tolist() == [4, 7, 7]
+    assert less.use_last.tolist() == [4, 4, 3]
+
+
+@pytest.mark.parametrize("layers", range(2, 8))
+def test_every_budget_that_holds_what_operations_make_has_a_plan(layers: int) -> None:
+    trace = training(layers, layers)
+    least = int(analyze_lifetimes(within(trace, 1)).needed.max())
+    assert least < analyze_lifetimes(trace).needed.max()
+    for budget in range(least, least + 12):
+        lgm.validate(lgm.analyze(within(trace, budget), Device(budget, 1e6, 1e6)))
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_only_what_is_too_much_is_taken_and_plans_hold(seed: int) -> None:
+    trace = lawless(seed)
+    needed = analyze_lifetimes(trace).needed
+    for budget in sorted({1 + int(needed.max()) * k // 4 for k in range(4)}):
+        less = within(trace, budget)
+        after = analyze_lifetimes(less).needed
+        assert (after <= needed).all()
+        assert after.max() <= budget or within(less, budget) is less
+        cut = np.flatnonzero(less.use_last != trace.use_last)
+        for use in cut.tolist():
+            rows = slice(trace.use_op[use], trace.op_last[trace.use_op[use]] + 1)
+            assert needed[rows].max() > budget, "a use was shortened in which nothing was too much"
+        assert (less.use_last > less.use_first)[trace.use_last > trace.use_first].all()
+        if after.max() <= budget:
+            lgm.validate(lgm.analyze(less, Device(budget, 1e6, 1e6), recompute="never"))
+    known, same = Calls.of(trace), Calls.of(within(trace, 1))
+    assert (known.reads, known.writes, known.makes) == (same.reads, same.writes, same.makes)
