@@ -1,6 +1,9 @@
 """Training in the order of packs beside the ordinary loop over microbatches, under the same budget (V2).
 
 Covers: bytes moved and seconds of a step, by the number of microbatches.
+
+Over such a link a step of the ordinary loop takes minutes, and until it has a plan twice as many. So its plan is made
+first, of an iteration recorded without the link.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from .edge import shared_link_here
@@ -19,7 +24,8 @@ from .steps import MIB
 LAYERS, WIDTH, LENGTH = 24, 512, 32
 SHARE = 0.3  # of weights, gradients and states
 WARM, STEPS = 5, 8  # of the order of packs: until it follows a plan, and in all
-ORDINARY = 5  # until it follows a plan, and one that does: at 64 microbatches each takes minutes, of copying alone
+ORDINARY = 2  # after one of a single microbatch, that has the optimizer make its states
+CHUNK = 2 * MIB
 
 
 def run() -> None:
@@ -27,7 +33,14 @@ def run() -> None:
     rows: list[Row] = []
     link = shared_link_here()
     for count in (16, 64):
-        found = {order: _run(order, count, steps, link) for order, steps in (("packs", STEPS), ("ordinary", ORDINARY))}
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder) / "trace.npz"
+            _run("record", count, 3, link, trace)
+            plan = _planned(trace, link)
+            found = {
+                "packs": _run("packs", count, STEPS, link),
+                "ordinary": _run("ordinary", count, ORDINARY, link, plan),
+            }
         packs, ordinary = found["packs"], found["ordinary"]
         weights = packs["weights"]
         rows.append({
@@ -52,14 +65,29 @@ def run() -> None:
     )
 
 
-def _run(order: str, count: int, steps: int, link: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.harmony", order, str(count), str(steps), str(link)]
+def _run(order: str, count: int, steps: int, link: float, file: Path | None = None) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.harmony", order, str(count), str(steps), str(link), str(file or "")]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     found: dict[str, Any] = json.loads(lines[-1])
     return found
 
 
-def _train(order: str, count: int, steps: int, link: float) -> dict[str, Any]:
+def _planned(file: Path, link: float) -> Path:
+    """The file of the best plan for the ordinary loop."""
+    import lgm
+
+    plan = lgm.analyze(lgm.load_trace(file), lgm.Device(_budget() // CHUNK, link, link, switch=8e-6), recompute="auto")
+    lgm.save_plan(plan, saved := file.with_name("plan.npz"))
+    return saved
+
+
+def _budget() -> int:
+    weights = (12 * WIDTH * WIDTH * LAYERS + 500 * WIDTH) * 4
+    return int(weights * 4 * SHARE)
+
+
+def _train(order: str, count: int, steps: int, link: float, file: str) -> dict[str, Any]:
+    """`file`: the plan to follow, or where what is recorded is written."""
     import time
 
     import torch
@@ -67,14 +95,17 @@ def _train(order: str, count: int, steps: int, link: float) -> dict[str, Any]:
     import vtensor
     from vtensor import planning
 
-    weights = (12 * WIDTH * WIDTH * LAYERS + 500 * WIDTH) * 4
-    budget = int(weights * 4 * SHARE)
     torch.manual_seed(0)
-    vtensor.enable(device="cpu", budget=budget, link=link)
+    budget, recorded = _budget(), order == "record"
+    ways: dict[str, Any] = {"policy": "lru"} if recorded else {"link": link, "plan": file or None}
+    vtensor.enable(device="cpu", budget=budget, chunk=CHUNK, **ways)
     model = language_model(LAYERS, WIDTH, 500, LENGTH)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     trainer = vtensor.Harmony(model, optimizer, loss=loss_of, microbatches=count)
     losses, seconds, before = [], [], {}
+    ordinary_step(model, optimizer, torch.randint(0, 500, (1, LENGTH)), 1)
+    if recorded:
+        vtensor.record()
     for _ in range(steps):
         tokens = torch.randint(0, 500, (count, LENGTH))
         before = vtensor.memory_stats()
@@ -83,6 +114,8 @@ def _train(order: str, count: int, steps: int, link: float) -> dict[str, Any]:
         losses.append((trainer.step(tokens) if packs else ordinary_step(model, optimizer, tokens, count)).item())
         seconds.append(time.perf_counter() - begun)
         planning.wait_for_plan()
+    if recorded:
+        vtensor.save_trace(file)
     stats = vtensor.memory_stats()
     warm = min(WARM, steps - 1)
     return {
@@ -98,4 +131,4 @@ def _train(order: str, count: int, steps: int, link: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_train(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))))
+    print(json.dumps(_train(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5])))

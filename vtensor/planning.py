@@ -64,6 +64,7 @@ class Planner:
         self._make = kinds.get(config.policy)  # of an iteration that came twice
         self._marked = False  # somebody calls step()
         self._inside = False  # of what is one iteration, whatever steps there are
+        self._whole = False  # the marker is one that says so, not an optimizer
         self._marker: weakref.ref[Any] | None = None
         self._thread: int | None = None
         self._others = 0
@@ -102,18 +103,18 @@ class Planner:
                 log.debug("something after an optimizer's step was left out", exc_info=True)
         self._iteration_ends(optimizer)
 
-    def _iteration_ends(self, optimizer: Any) -> None:
+    def _iteration_ends(self, optimizer: Any, *, whole: bool = False) -> None:
         if self._marked:
             return
         # Of several optimizers, or threads that train, one marks iterations; if it stops stepping, another takes over.
         known = self._marker() if self._marker is not None else None
         here = threading.get_ident()
-        heir = known is None and self._thread in (None, here)
+        heir = (known is None and self._thread in (None, here)) or whole > self._whole
         if known is not optimizer and not heir:
             self._others += 1
             if self._others <= 8:
                 return
-        self._marker, self._thread, self._others = weakref.ref(optimizer), here, 0
+        self._marker, self._thread, self._others, self._whole = weakref.ref(optimizer), here, 0, whole
         self.boundary()
 
     @contextmanager
@@ -123,7 +124,7 @@ class Planner:
             yield
         finally:
             self._inside = False
-        self._iteration_ends(owner)
+        self._iteration_ends(owner, whole=True)
 
     def step(self) -> None:
         self._marked = True

@@ -187,3 +187,16 @@ def test_context_variables_are_those_of_the_caller() -> None:
 
     mine.set(3)
     compare(Stack(lambda: nn.Linear(8, 8)), loss)
+
+
+def test_steps_count_as_iterations_after_an_ordinary_one() -> None:
+    with vtensor.enabled(1 << 28, device="cpu"):
+        vtensor.record()
+        model = Stack(lambda: nn.Linear(8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        accumulate(model, optimizer, square, [torch.randn(4, 8)])
+        before = vtensor.memory_stats()["iterations"]
+        trainer = vtensor.Harmony(model, optimizer, loss=square, microbatches=4)
+        for _ in range(4):
+            trainer.step(torch.randn(16, 8))
+        assert vtensor.memory_stats()["iterations"] - before == 4
