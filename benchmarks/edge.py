@@ -13,9 +13,9 @@ FLOP_PER_BYTE = 3e12 / 12e9
 FLOP_PER_BYTE_SHARED = 11.3e12 / (11.5 * 2**30 / 2)
 
 
-def link_for(flop: float) -> float:
-    """Bytes a second each way, in steps of 100 MB/s."""
-    return max(round(flop / FLOP_PER_BYTE / 1e8), 1) * 1e8
+def link_for(flop: float, flop_per_byte: float = FLOP_PER_BYTE, step: float = 1e8) -> float:
+    """Bytes a second each way, in whole steps."""
+    return max(round(flop / flop_per_byte / step), 1) * step
 
 
 def link_here() -> float:
@@ -28,4 +28,4 @@ def shared_link_here() -> float:
 
     To the processor at its best: a moment at which others have it would make for a slower link in all that is measured.
     """
-    return max(round(max(flop_per_second() for _ in range(5)) / FLOP_PER_BYTE_SHARED / 1e6), 1) * 1e6
+    return link_for(max(flop_per_second() for _ in range(5)), FLOP_PER_BYTE_SHARED, 1e6)
