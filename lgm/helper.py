@@ -1,7 +1,8 @@
 """Analyses in a process of their own, asked for over its standard input and answered over its standard output.
 
 For programs that train meanwhile: a thread would take Python's lock from them, and a core from threads that wait for
-each other. The process gives way to others, and ends when nobody asks for a while, or who asks is gone.
+each other. The process gives way to others where it is told to, and ends when nobody asks for a while, or who asks is
+gone.
 
 Covers: the process, and what goes through the pipes: pickles, each after its length.
 Leaves: starting it and what happens where it cannot be started (``vtensor/analysis.py``).
@@ -51,9 +52,19 @@ def receive(pipe: Readable) -> Any:
     return pickle.loads(data)
 
 
+def _give_way(nice: int, aside: bool) -> None:
+    """From now on; there is no way back."""
+    os.nice(max(nice - os.nice(0), 0))
+    if aside and hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def _answer(question: Any) -> Answer:
-    trace, device, recompute, nice = question
-    os.nice(max(nice - os.nice(0), 0))  # there is no way back
+    *asked, nice, aside = question
+    _give_way(nice, aside)
+    if not asked:
+        return "ready"
+    trace, device, recompute = asked
     try:
         return analyze(trace, device, recompute=recompute)
     except InfeasibleError as error:

@@ -1,11 +1,13 @@
 """Plans are made beside the program, in a process of their own (:mod:`lgm.helper`).
 
 In a thread of the program an analysis of some seconds made each step of a small model up to ten times as long: it takes
-Python's lock, and a core from OpenMP's threads, which wait for each other. The helper runs where cores are idle; where
-none ever is, it takes turns. What takes no longer than starting it would is done in the thread.
+Python's lock, and a core from OpenMP's threads, which wait for each other. The first plan is made in less than a
+second, and each iteration without one is slow: the helper takes its turn with the program for it. For what is only
+better than a plan that is there it runs where cores are idle; where none ever is, it takes turns, but gives way. What
+takes no longer than starting it would is done in the thread.
 
-Covers: one helper for all sessions of this process, begun when the first plan is wanted; giving up on it; analysing in
-the thread where there can be none (``VTENSOR_ANALYSIS=here``, no Python to start).
+Covers: one helper for all sessions of this process, begun when a plan will soon be wanted; giving up on it; analysing
+in the thread where there can be none (``VTENSOR_ANALYSIS=here``, no Python to start).
 Leaves: when a plan is made (``planning``), how (:mod:`lgm`).
 """
 
@@ -31,7 +33,7 @@ from lgm.oversize import within
 
 from .logs import log
 
-__all__ = ["Abandoned", "abandon", "analyze", "begin", "plans"]
+__all__ = ["Abandoned", "abandon", "analyze", "begin", "plans", "prepare"]
 
 # It gives way before it imports anything, which takes longer than some analyses.
 _START = """
@@ -47,11 +49,15 @@ _FEW = 400  # operations, for which a plan takes a fifth of a second, some half 
 _WHILE = 0.5  # seconds
 _NICE = 10  # for a plan that is only better than one that is there
 _WORTH = 0.01  # of a step: a plan that gains less does not take the place of one that is followed
-_SHARE = 0.5  # of them a helper must have had that runs only where cores are idle, or it takes turns like others
+_SHARE = 0.5  # of them a helper must have had that runs only where cores are idle, or it takes turns with others
 
 
 class Abandoned(Exception):
     """Nobody wants the plan any more."""
+
+
+class _Busy(Exception):
+    """No core is idle for it, and it is not worth the time of those that are not."""
 
 
 def _seconds(pid: int) -> float:
@@ -70,13 +76,16 @@ class _Helper:
         self._asking = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self.works = os.environ.get("VTENSOR_ANALYSIS") != "here"
-        self._aside = True  # it has only the time that others leave
-        self._nice = 0  # what the process was told
+        self._aside = True  # cores are idle, as far as is known: it needs only the time that others leave
+        self._gives_way = False  # the process does; there is no way back
         self._abandoned = False
 
-    def analyze(self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, urgent: bool) -> lgm.Plan:
+    def analyze(
+        self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, urgent: bool = True, turns: bool = True
+    ) -> lgm.Plan:
+        """`turns`: it is worth the time of busy cores; else _Busy is raised where no other is left."""
         with self._asking:
-            answer = self._ask((trace, device, recompute), urgent) if self.works else None
+            answer = self._ask((trace, device, recompute), urgent, turns) if self.works else None
         if answer is None:
             return self.here(trace, device, recompute)
         self._check()
@@ -87,25 +96,40 @@ class _Helper:
         plan: lgm.Plan = answer
         return plan
 
+    def prepare(self) -> None:
+        """Begin the process, unless there is one or somebody asks."""
+        if not self._asking.acquire(blocking=False):
+            return
+        try:
+            if self.works and self._process is None:
+                self._ask(())
+        except Abandoned:
+            pass
+        finally:
+            self._asking.release()
+
     def here(self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> lgm.Plan:
         """By the thread that asks."""
         self._check()
         return lgm.analyze(trace, device, recompute=recompute)
 
-    def _ask(self, question: tuple[Any, ...], urgent: bool) -> Any:
+    def _ask(self, question: tuple[Any, ...], urgent: bool = True, turns: bool = True) -> Any:
         """None if there is no helper, and will be none."""
-        if urgent and self._nice > 0:
+        if urgent and self._gives_way:
             self.end()
         for _ in range(3):  # it may have ended, as nobody asked for a while; and see _is_answered()
+            aside = self._aside and not urgent
+            if not (urgent or aside or turns):
+                raise _Busy
+            nice = 0 if urgent or aside else _NICE
             try:
-                nice = 0 if urgent or self._aside else _NICE
                 process = self._process
                 if process is None or process.poll() is not None:
-                    process = self._begin(nice)
+                    process = self._begin(nice, aside)
                 assert process.stdin is not None and process.stdout is not None
                 self._check()
-                self._nice = nice
-                if not self._is_answered(process, framed((*question, nice))):
+                self._gives_way = not urgent
+                if not self._is_answered(process, framed((*question, nice, aside)), watch=aside):
                     self._aside = False
                     self.end()
                     continue
@@ -121,8 +145,8 @@ class _Helper:
         if self._abandoned:
             raise Abandoned("the session ended before it was made")
 
-    def _is_answered(self, process: subprocess.Popen[bytes], question: bytes) -> bool:
-        """Asks, and waits until the answer comes; False if the cores are too busy for that ever to be.
+    def _is_answered(self, process: subprocess.Popen[bytes], question: bytes, watch: bool) -> bool:
+        """Asks, and waits until the answer comes; with `watch`, False if the cores are too busy for that ever to be.
 
         A question may be larger than a pipe, and writing it would wait for one who never gets to read.
         """
@@ -130,23 +154,23 @@ class _Helper:
         os.set_blocking(process.stdin.fileno(), False)
         left, had, until = memoryview(question), _seconds(process.pid), time.monotonic() + _WHILE
         while True:
-            wait = max(until - time.monotonic(), 0.0) if self._aside else None
+            wait = max(until - time.monotonic(), 0.0) if watch else None
             comes, takes, _ = select.select([process.stdout], [process.stdin] if left else [], [], wait)
             if comes:
                 return True
             if takes:
                 left = left[os.write(process.stdin.fileno(), left) :]
-            if self._aside and time.monotonic() >= until:
+            if watch and time.monotonic() >= until:
                 before, had, until = had, _seconds(process.pid), until + _WHILE
                 if had - before < _SHARE * _WHILE:
                     return False
 
-    def _begin(self, nice: int) -> subprocess.Popen[bytes]:
+    def _begin(self, nice: int, aside: bool) -> subprocess.Popen[bytes]:
         self.end()
         if not sys.executable:
             raise OSError("no Python to start")
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(path=sys.path, nice=nice, aside=self._aside)],
+            [sys.executable, "-c", _START.format(path=sys.path, nice=nice, aside=aside)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -154,11 +178,6 @@ class _Helper:
             process_group=0,  # Ctrl-C is the program's alone; a session of its own would be as important as the program
         )
         return self._process
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether no core is idle for it."""
-        return not self._aside
 
     def begin(self) -> None:
         self._abandoned = False
@@ -191,12 +210,23 @@ _helper = _Helper()
 _of_parents: list[_Helper] = []  # kept, so that nobody waits for processes that are not this one's
 
 
-def analyze(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, urgent: bool = True) -> lgm.Plan:
+def analyze(
+    trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, urgent: bool = True, turns: bool = True
+) -> lgm.Plan:
     """What :func:`lgm.analyze` returns and raises; :class:`Abandoned` if no plan is wanted.
 
-    `urgent`: there is none yet.
+    `urgent`: there is none yet. `turns`: it is worth the time of busy cores, where none is idle.
     """
-    return _helper.analyze(trace, device, recompute, urgent)
+    return _helper.analyze(trace, device, recompute, urgent, turns)
+
+
+def prepare(allocations: int) -> None:
+    """A plan will be wanted of an iteration with about so many allocations: a helper is there by then.
+
+    To begin one takes half a second where all cores are busy.
+    """
+    if allocations > _FEW // 2 and _helper.works:
+        threading.Thread(target=_helper.prepare, name="vtensor-helper", daemon=True).start()
 
 
 def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Iterator[lgm.Plan]:
@@ -217,9 +247,10 @@ def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Ite
     yield first
     if recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
         return
-    if _helper.takes_turns and only_computes(first):
+    try:
+        plan = analyze(trace, device, recompute, urgent=False, turns=not only_computes(first))
+    except _Busy:
         return
-    plan = analyze(trace, device, recompute, urgent=False)
     if plan.prediction.step_seconds < first.prediction.step_seconds * (1 - _WORTH):
         yield plan
 

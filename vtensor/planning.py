@@ -25,7 +25,7 @@ import lgm
 from lgm.prefetch import prefetch
 
 from . import native
-from .analysis import Abandoned, abandon, begin, plans
+from .analysis import Abandoned, abandon, begin, plans, prepare
 from .background import Background
 from .config import Config, format_bytes
 from .errors import NotEnabledError
@@ -144,6 +144,8 @@ class Planner:
         for listener in self.listeners:
             listener()
         self._before, self._now = self._now, self.module.snapshot() if self._make is not None else {}
+        if not self._before and self.config.policy == "plan" and self._now["evictions"] + self._now["drops"]:
+            prepare(self._now["allocations"])
         if repeated and self._make is not None and not self.work.busy:
             raw = self.module.recorded_iteration()
             if not len(raw["op_name"]):

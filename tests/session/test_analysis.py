@@ -185,9 +185,61 @@ def test_where_no_core_is_ever_idle_it_takes_turns(helper: Any, monkeypatch: pyt
     monkeypatch.setattr("vtensor.analysis._WHILE", 0.0)
     spent = itertools.count(0.0, -1.0)
     monkeypatch.setattr("vtensor.analysis._seconds", lambda _pid: next(spent))
-    lgm.validate(analysis.analyze(trace, device, "never"))
+    lgm.validate(analysis.analyze(trace, device, "never", urgent=False))
     assert not helper._aside
     assert os.sched_getscheduler(pid(helper)) == os.SCHED_OTHER
+    assert os.getpriority(os.PRIO_PROCESS, pid(helper)) > os.getpriority(os.PRIO_PROCESS, 0)
+    with pytest.raises(analysis._Busy):
+        analysis.analyze(trace, device, "never", urgent=False, turns=False)
+
+
+def test_the_first_plan_waits_for_no_idle_core(helper: Any) -> None:
+    """For most of a second it was looked whether one is, and then begun again: six steps of a small GPT-2."""
+    trace, device = question()
+    lgm.validate(analysis.analyze(trace, device, "never", urgent=False))
+    gives_way = pid(helper)
+    lgm.validate(analysis.analyze(trace, device, "never"))
+    assert pid(helper) != gives_way
+    assert os.sched_getscheduler(pid(helper)) == os.SCHED_OTHER
+    assert os.getpriority(os.PRIO_PROCESS, pid(helper)) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_the_process_is_there_before_it_is_asked(helper: Any) -> None:
+    analysis.prepare(analysis._FEW)
+    deadline = time.monotonic() + 60
+    while helper._process is None or helper._asking.locked():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    first = pid(helper)
+    trace, device = question()
+    lgm.validate(analysis.analyze(trace, device, "never"))
+    assert pid(helper) == first
+
+
+@pytest.mark.parametrize(("budget", "expected"), [("1MiB", 1), ("64MiB", 0)], ids=["something leaves", "all fits"])
+def test_it_is_begun_where_something_leaves(budget: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr(planning, "prepare", begun.append)
+    model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(6)])
+    with vtensor.enabled(budget, chunk="16KiB", min_size="4KiB", host="64MiB"):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(4):
+            model(torch.randn(256, 256)).square().mean().backward()
+            optimizer.step()
+    assert len(begun) == expected
+    assert all(allocations > 10 for allocations in begun)
+
+
+def test_none_is_begun_for_a_moments_work(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: begun.append(thread.name))
+    analysis.prepare(analysis._FEW // 2)
+    assert not begun
+    analysis.prepare(analysis._FEW)
+    assert begun == ["vtensor-helper"]
+    helper.works = False
+    analysis.prepare(analysis._FEW)
+    assert len(begun) == 1
 
 
 def test_a_question_larger_than_a_pipe_waits_for_no_reader(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,22 +249,22 @@ def test_a_question_larger_than_a_pipe_waits_for_no_reader(helper: Any, monkeypa
     assert len(framed(trace)) > 1 << 16
     begin, stopped = helper._begin, []
 
-    def begin_one_that_never_reads(nice: int) -> Any:
-        process = begin(nice)
+    def begin_one_that_never_reads(*how: Any) -> Any:
+        process = begin(*how)
         if not stopped:
             os.kill(process.pid, signal.SIGSTOP)
             stopped.append(process.pid)
         return process
 
     monkeypatch.setattr(helper, "_begin", begin_one_that_never_reads)
-    lgm.validate(analysis.analyze(trace, device, "never"))
+    lgm.validate(analysis.analyze(trace, device, "never", urgent=False))
     assert not helper._aside
     assert pid(helper) not in stopped
 
 
 def test_it_runs_where_cores_are_idle(helper: Any) -> None:
     trace, device = question()
-    lgm.validate(analysis.analyze(trace, device, "never"))
+    lgm.validate(analysis.analyze(trace, device, "never", urgent=False))
     if helper._aside:  # this machine may be busy
         assert os.sched_getscheduler(pid(helper)) == os.SCHED_IDLE
     assert 0 < analysis._seconds(pid(helper)) < 60
