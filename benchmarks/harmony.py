@@ -1,6 +1,7 @@
-"""Training in the order of packs beside the ordinary loop over microbatches, under the same budget (V2).
+"""Training in the order of packs beside the ordinary loop over microbatches, under the same budget (V2, V3).
 
-Covers: bytes moved and seconds of a step, by the number of microbatches.
+Covers: bytes moved and seconds of a step, by the number of microbatches; what the plan promised of it, what the
+simulator says by the times of the step's own operations (``foresight``), and the least it could take.
 
 Over such a link a step of the ordinary loop takes minutes, and until it has a plan twice as many. So its plan is made
 first, of an iteration recorded without the link.
@@ -13,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,8 @@ def run() -> None:
             "ordinary (s)": round(ordinary["seconds"], 2), "packs (s)": round(packs["seconds"], 2),
             "ordinary / packs (s)": round(ordinary["seconds"] / packs["seconds"], 2),
             "planned (ordinary, packs)": f"{ordinary['planned']}, {packs['planned']}",
-            "packs / foreseen (s)": round(packs["seconds"] / packs["foreseen"], 3) if packs["foreseen"] else "",
+            "packs / promised (s)": round(packs["seconds"] / packs["promised"], 3),
+            "packs / foreseen (s)": packs["foreseen"], "packs / max(computing, copies)": packs["bound"],
             "identical": "yes" if packs["losses"] == ordinary["losses"] else "NO",
         })  # fmt: skip
         print(rows[-1], flush=True)
@@ -95,6 +98,8 @@ def _train(order: str, count: int, steps: int, link: float, file: str) -> dict[s
     import vtensor
     from vtensor import planning
 
+    from .foresight import of_last_step
+
     torch.manual_seed(0)
     budget, recorded = _budget(), order == "record"
     ways: dict[str, Any] = {"policy": "lru"} if recorded else {"link": link, "plan": file or None}
@@ -102,7 +107,7 @@ def _train(order: str, count: int, steps: int, link: float, file: str) -> dict[s
     model = language_model(LAYERS, WIDTH, 500, LENGTH)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     trainer = vtensor.Harmony(model, optimizer, loss=loss_of, microbatches=count)
-    losses, seconds, before = [], [], {}
+    losses, seconds, before, foreseen = [], [], {}, []
     ordinary_step(model, optimizer, torch.randint(0, 500, (1, LENGTH)), 1)
     if recorded:
         vtensor.record()
@@ -113,6 +118,8 @@ def _train(order: str, count: int, steps: int, link: float, file: str) -> dict[s
         packs = order == "packs"
         losses.append((trainer.step(tokens) if packs else ordinary_step(model, optimizer, tokens, count)).item())
         seconds.append(time.perf_counter() - begun)
+        if packs and vtensor.memory_stats()["planned_iterations"] > before["planned_iterations"]:
+            foreseen.append((seconds[-1], of_last_step()))
         planning.wait_for_plan()
     if recorded:
         vtensor.save_trace(file)
@@ -124,10 +131,16 @@ def _train(order: str, count: int, steps: int, link: float, file: str) -> dict[s
         "in": stats["moved_in_bytes"] - before["moved_in_bytes"],
         "out": stats["moved_out_bytes"] - before["moved_out_bytes"],
         "seconds": statistics.median(seconds[warm:]),
-        "foreseen": stats["predicted_step_seconds"],
+        "promised": stats["predicted_step_seconds"],
+        "foreseen": _middle(took / said.step for took, said in foreseen if said),
+        "bound": _middle(took / said.bound for took, said in foreseen if said),
         "planned": f"{stats['planned_iterations']} of {stats['iterations']}",
         "losses": losses[:ORDINARY],  # not the weights: who hands them to NumPy hands them out for good
     }
+
+
+def _middle(ratios: Iterable[float]) -> float | None:
+    return round(statistics.median(known), 3) if (known := list(ratios)) else None
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import torch
 from torch import distributed, nn
 
 STEPS = 24
+WARM = 12  # steps; a plan is there by then
 BATCH, LENGTH, SYMBOLS = 4, 128, 2000
 
 Loop = Callable[[], nn.Module]

@@ -46,10 +46,13 @@ class Turns:
         assert self.process.stderr is not None
         raise VtensorError(f"a demo process ended early:\n{self.process.stderr.read()[-3000:]}")
 
-    def step(self) -> dict[str, Any]:
+    def go(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
+
+    def step(self) -> dict[str, Any]:
+        self.go()
         return self.listen()
 
     def finish(self) -> dict[str, Any]:
