@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lgm.mix_bound import least_seconds_of_any_mix
 from lgm.model import Ints, Plan
 from lgm.schedule import moves_of_plan
 from lgm.simulate import run_plan
 from vtensor import planning
 
 _MOST = 0.5  # of the time measured that copies may have taken from computing
+_WINDOWS = 24  # of the iteration, in which the bound looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Foresight:
     step: float
     bound: float
     """The longest of computing, with what is made again, and of the copies of each lane."""
+    least: float
+    """No plan for the iteration is faster."""
 
 
 def of_last_step() -> Foresight | None:
@@ -51,10 +55,11 @@ def of_times(plan: Plan, op_ns: Ints) -> Foresight:
     out, back = float(moves.out_bytes.sum()), float(moves.in_bytes.sum())
     taken = (out + back) * device.tax / (float(op_ns.sum()) / 1e9)
     alone = np.maximum(op_ns * (1 - min(taken, _MOST)), 0).astype(np.int64)
-    trace = replace(plan.recorded, op_ns=alone)
+    trace = recorded = replace(plan.recorded, op_ns=alone)
     if plan.remaking is not None:
         every = (plan.trace.op_ns * (trace.seconds / plan.recorded.seconds)).astype(np.int64)
         every[plan.remaking.at] = alone
         trace = replace(plan.trace, op_ns=every)
     prediction, _ = run_plan(trace, device, life, moves)
-    return Foresight(prediction.step_seconds, max(trace.seconds, out / device.out_speed, back / device.in_speed))
+    bound = max(trace.seconds, out / device.out_speed, back / device.in_speed)
+    return Foresight(prediction.step_seconds, bound, least_seconds_of_any_mix(recorded, device, windows=_WINDOWS))
