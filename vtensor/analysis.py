@@ -231,24 +231,32 @@ def prepare(allocations: int) -> None:
 
 def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Iterator[lgm.Plan]:
     """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
-    both, which comes if it is faster. Where there is no helper, or would be begun for a moment's work, there is one.
+    both, which comes if it is faster. Where there is no helper there is one plan.
 
     None is looked for that does both where no core is idle and nothing waits for copies: the search would take a tenth
-    of each step for a minute, and gains about nothing there.
+    of each step for a minute, and gains about nothing there. A thread of the program finds no core idle.
 
     What one operation needs above the budget is planned as used in place, but where nothing is ever in the host store.
     """
     if recompute != "only":
         trace = within(trace, device.budget_chunks)
-    if trace.operations <= _FEW or not _helper.works:
+    if not _helper.works:
         yield _helper.here(trace, device, recompute)
         return
-    first = analyze(trace, device, "never" if recompute == "auto" else recompute)
+    few = trace.operations <= _FEW  # a helper would be begun for a moment's work
+    make = _helper.here if few else analyze
+    first = make(trace, device, "never" if recompute == "auto" else recompute)
     yield first
     if recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
         return
+    waits = not only_computes(first)
     try:
-        plan = analyze(trace, device, recompute, urgent=False, turns=not only_computes(first))
+        if not few:
+            plan = analyze(trace, device, recompute, urgent=False, turns=waits)
+        elif waits:
+            plan = _helper.here(trace, device, recompute)
+        else:
+            return
     except _Busy:
         return
     if plan.prediction.step_seconds < first.prediction.step_seconds * (1 - _WORTH):
