@@ -19,7 +19,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import vtensor
 from vtensor.demo.worker import digest
 
-from .loops import LOOPS, WARM
+from .loops import WARM
+from .table import LOOPS
 
 
 class _Gate:

@@ -1,14 +1,12 @@
-"""The programs: one GPT-2 type, one set of tokens, AdamW, trained by the loop of each library.
+"""The programs of torch alone: one GPT-2 type, one set of tokens, AdamW, trained by loops that anyone writes.
 
-Covers: the loops; each returns when it has made `STEPS` optimizer steps.
-Leaves: measuring them (``__main__``).
+Covers: the model, its batches, bare loops, ``torch.compile``, DDP and FSDP2; each makes `STEPS` optimizer steps.
+Leaves: the loops of libraries (``libraries``), which is held against which (``table``), measuring them (``__main__``).
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,8 +15,6 @@ from torch import distributed, nn
 STEPS = 24
 WARM = 12  # steps; a plan is there by then
 BATCH, LENGTH, SYMBOLS = 4, 128, 2000
-
-Loop = Callable[[], nn.Module]
 
 
 def model() -> nn.Module:
@@ -83,115 +79,48 @@ def bare_clipping() -> nn.Module:
     return train(model(), clipping=True)
 
 
+def bare_accumulating() -> nn.Module:
+    """As Trainer does: two microbatches to a step, each of half the batch."""
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    for batch in batches():
+        optimizer.zero_grad()
+        for half in (0, BATCH // 2):
+            part = {name: tensor[half : half + BATCH // 2] for name, tensor in batch.items()}
+            (net(**part).loss / 2).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+    return net
+
+
+def bare_recomputing() -> nn.Module:
+    net: Any = model()
+    net.gradient_checkpointing_enable({"use_reentrant": False})
+    return train(net, clipping=True)
+
+
+def halves(net: nn.Module) -> list[torch.optim.Optimizer]:
+    """An optimizer for each half of the parameters."""
+    parameters = list(net.parameters())
+    middle = len(parameters) // 2
+    return [torch.optim.AdamW(half, lr=1e-4) for half in (parameters[:middle], parameters[middle:])]
+
+
+def bare_two_optimizers() -> nn.Module:
+    """In turns, each with a forward and a backward pass of its own."""
+    net = model()
+    optimizers = halves(net)
+    for batch in batches()[: STEPS // 2]:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+            net(**batch).loss.backward()
+            optimizer.step()
+    return net
+
+
 def bare_lengths() -> nn.Module:
     rows = texts(shortest=LENGTH // 2)
     return train(model(), given=[padded(rows[k : k + BATCH]) for k in range(0, len(rows), BATCH)], clipping=True)
-
-
-def _trainer(net: nn.Module, **options: Any) -> nn.Module:
-    from transformers import Trainer, TrainingArguments
-
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            output_dir=folder, report_to="none", disable_tqdm=True, use_cpu=True, max_steps=STEPS, save_strategy="no",
-            per_device_train_batch_size=BATCH, **options,
-        )  # fmt: skip
-        Trainer(net, arguments, train_dataset=examples(), eval_dataset=examples()[:BATCH]).train()
-    return net
-
-
-def trainer() -> nn.Module:
-    return _trainer(model())
-
-
-def trainer_evaluates() -> nn.Module:
-    return _trainer(model(), eval_strategy="steps", eval_steps=8)
-
-
-def _adapted() -> nn.Module:
-    import peft
-
-    config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
-    made: nn.Module = peft.get_peft_model(model(), config)
-    return made
-
-
-def bare_lora() -> nn.Module:
-    net = _adapted()
-    return train(net, optimizer=torch.optim.AdamW([p for p in net.parameters() if p.requires_grad]), clipping=True)
-
-
-def lora() -> nn.Module:
-    return _trainer(_adapted())
-
-
-def trl_lengths() -> nn.Module:
-    import datasets
-    from trl import SFTConfig, SFTTrainer
-
-    net = model()
-    rows = datasets.Dataset.from_dict({"input_ids": texts(shortest=LENGTH // 2)})
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = SFTConfig(
-            output_dir=folder, report_to="none", disable_tqdm=True, use_cpu=True, max_steps=STEPS, save_strategy="no",
-            per_device_train_batch_size=BATCH, max_length=LENGTH, bf16=False, gradient_checkpointing=False,
-            eos_token="<|end|>", pad_token="<|pad|>",
-        )  # fmt: skip
-        SFTTrainer(net, args=arguments, train_dataset=rows, processing_class=words(SYMBOLS)).train()
-    return net
-
-
-def words(count: int) -> Any:
-    """A tokenizer made here, as none can be downloaded; texts are tokens already."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
-
-    known = {"<|pad|>": 0, "<|end|>": 1, **{str(k): k for k in range(2, count)}}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(known, unk_token="<|end|>")), eos_token="<|end|>", pad_token="<|pad|>"
-    )
-
-
-def accelerate() -> nn.Module:
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True)
-    net = model()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
-    net, optimizer, given = accelerator.prepare(net, optimizer, loader())
-    for batch in given:
-        optimizer.zero_grad()
-        accelerator.backward(net(**batch).loss)
-        accelerator.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
-    made: nn.Module = net
-    return made
-
-
-def lightning() -> nn.Module:
-    import lightning as library
-
-    class Module(library.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = model()
-
-        def training_step(self, batch: Any, _index: int) -> Any:
-            loss = self.net(**batch).loss
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.AdamW(self.parameters(), lr=1e-4)
-
-    module = Module()
-    trainer = library.Trainer(
-        max_steps=STEPS, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-        enable_checkpointing=False,
-    )  # fmt: skip
-    trainer.fit(module, loader())
-    return module
 
 
 def compiled() -> nn.Module:
@@ -223,22 +152,3 @@ def sharded() -> nn.Module:
     for part in [*net.transformer.h, net]:
         fully_shard(part, mesh=mesh)
     return train(net)
-
-
-# The loop, how many processes it takes, and which bare one it is held against.
-LOOPS: dict[str, tuple[Loop, int, str]] = {
-    "bare": (bare, 1, ""),
-    "bare, clipping": (bare_clipping, 1, ""),
-    "trainer": (trainer, 1, "bare, clipping"),
-    "trainer, evaluation": (trainer_evaluates, 1, "bare, clipping"),
-    "accelerate": (accelerate, 1, "bare, clipping"),
-    "lightning": (lightning, 1, "bare"),
-    "bare, LoRA": (bare_lora, 1, ""),
-    "peft, LoRA": (lora, 1, "bare, LoRA"),
-    "torch.compile(model)": (compiled, 1, "bare"),
-    "torch.compile(model, optimizer)": (compiled_optimizer, 1, "bare"),
-    "DDP, 2 processes": (replicated, 2, "bare"),
-    "FSDP2, 2 processes": (sharded, 2, "bare"),
-    "bare, lengths": (bare_lengths, 1, ""),
-    "TRL, lengths": (trl_lengths, 1, "bare, lengths"),
-}

@@ -1,7 +1,7 @@
 """All loops beside the same ones in plain torch, at 40 % of their peak.
 
 Covers: starting the processes, whose steps take turns, processor time of a step, and the ratios.
-Leaves: the loops (``loops``).
+Leaves: the loops (``loops``, ``libraries``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 from vtensor.demo.show import Turns
 
 from ..record import Row, write
-from .loops import LOOPS, STEPS, WARM
+from .loops import STEPS, WARM
+from .table import LOOPS
 
 _TURNS = 2
 _SHARE = 0.4

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from benchmarks.ecosystem.loops import words
+from benchmarks.ecosystem.libraries import words
 from vtensor import planning
 
 from ..identity import check_identity
