@@ -10,8 +10,6 @@ turning vtensor on (``session``).
 from __future__ import annotations
 
 import logging
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
@@ -31,6 +29,7 @@ from .config import Config, format_bytes
 from .errors import NotEnabledError
 from .journal import Journal
 from .logs import log
+from .marker import Marker
 from .plans import install, install_arrivals, recording_of
 from .recorder import Recording, make_recording
 from .speeds import found_device
@@ -64,10 +63,7 @@ class Planner:
         self._make = kinds.get(config.policy)  # of an iteration that came twice
         self._marked = False  # somebody calls step()
         self._inside = False  # of what is one iteration, whatever steps there are
-        self._whole = False  # the marker is one that says so, not an optimizer
-        self._marker: weakref.ref[Any] | None = None
-        self._thread: int | None = None
-        self._others = 0
+        self._marker = Marker()
         self.work = Background("vtensor-planner")
         self.wanted = False  # somebody wants a trace, whatever the policy
         self.journal: Journal | None = None
@@ -104,18 +100,8 @@ class Planner:
         self._iteration_ends(optimizer)
 
     def _iteration_ends(self, optimizer: Any, *, whole: bool = False) -> None:
-        if self._marked:
-            return
-        # Of several optimizers, or threads that train, one marks iterations; if it stops stepping, another takes over.
-        known = self._marker() if self._marker is not None else None
-        here = threading.get_ident()
-        heir = (known is None and self._thread in (None, here)) or whole > self._whole
-        if known is not optimizer and not heir:
-            self._others += 1
-            if self._others <= 8:
-                return
-        self._marker, self._thread, self._others, self._whole = weakref.ref(optimizer), here, 0, whole
-        self.boundary()
+        if not self._marked and self._marker.ends(optimizer, whole=whole):
+            self.boundary()
 
     @contextmanager
     def one(self, owner: Any) -> Iterator[None]:

@@ -1,0 +1,81 @@
+"""Whose steps end iterations."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterable
+
+import pytest
+
+from vtensor.marker import Marker
+
+
+class Optimizer:
+    """Anything that can be referred to."""
+
+
+def ended(marker: Marker, steps: Iterable[Optimizer]) -> list[bool]:
+    return [marker.ends(who) for who in steps]
+
+
+def in_another_thread(marker: Marker, who: Optimizer) -> bool:
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(marker.ends(who)))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_one_optimizer_ends_each() -> None:
+    only = Optimizer()
+    assert ended(Marker(), [only] * 5) == [True] * 5
+
+
+@pytest.mark.parametrize("others", [1, 3, 8])
+def test_of_several_that_take_turns_the_first_does(others: int) -> None:
+    first, second = Optimizer(), Optimizer()
+    turn = [first] + [second] * others
+    assert ended(Marker(), turn * 20) == ([True] + [False] * others) * 20
+
+
+def test_one_that_stops_is_followed_by_another() -> None:
+    """A second trainer, while the first is still there: its first eight steps ended nothing, whatever was before."""
+    first, second = Optimizer(), Optimizer()
+    marker = Marker()
+    assert ended(marker, [first] * 12 + [second] * 4) == [True] * 12 + [False, True, True, True]
+    assert ended(marker, [first] * 3) == [False] * 3  # of the second nothing is known yet
+    taking_turns = Marker()
+    assert ended(taking_turns, [first] * 4) == [True] * 4
+    assert ended(taking_turns, [second, second, first] * 8) == [False, False, True] * 8
+    assert ended(taking_turns, [second] * 7) == [False] * 5 + [True, True]
+
+
+def test_of_one_that_just_began_nothing_is_known() -> None:
+    first, second = Optimizer(), Optimizer()
+    assert ended(Marker(), [first] * 3 + [second] * 9) == [True] * 3 + [False] * 8 + [True]
+
+
+def test_one_that_is_gone_leaves_it_to_the_next_of_its_thread() -> None:
+    marker, first = Marker(), Optimizer()
+    assert marker.ends(first)
+    del first
+    gc.collect()
+    other = Optimizer()
+    assert not in_another_thread(marker, other)
+    assert marker.ends(Optimizer())
+
+
+def test_threads_come_in_no_order() -> None:
+    marker, here, there = Marker(), Optimizer(), Optimizer()
+    assert all(ended(marker, [here] * 10))
+    assert [in_another_thread(marker, there) for _ in range(8)] == [False] * 8
+    assert in_another_thread(marker, there)
+
+
+def test_what_says_that_it_is_a_whole_one_comes_before_optimizers() -> None:
+    marker, optimizer, trainer = Marker(), Optimizer(), Optimizer()
+    assert all(ended(marker, [optimizer] * 3))
+    assert marker.ends(trainer, whole=True)
+    assert ended(marker, [optimizer] * 8) == [False] * 8
+    assert marker.ends(trainer, whole=True)
