@@ -1,0 +1,24 @@
+"""The scripts in examples/ that train with other people's loops run, within their budget and by a plan."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.mark.parametrize("name", ["with_accelerate.py", "with_trainer.py"])
+def test_it_says_what_was_held(name: str) -> None:
+    command = [sys.executable, str(EXAMPLES / name), "64MiB"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"(\d+) of (\d+) iterations planned; (\d+) MiB held of (\d+) MiB wanted", done.stdout)
+    assert found is not None, done.stdout
+    planned, iterations, held, wanted = map(int, found.groups())
+    assert 0 < planned <= iterations
+    assert held <= 64 < wanted
