@@ -130,7 +130,7 @@ class Planner:
         for listener in self.listeners:
             listener()
         self._before, self._now = self._now, self.module.snapshot() if self._make is not None else {}
-        if not self._before and self.config.policy == "plan" and self._now["evictions"] + self._now["drops"]:
+        if self.config.policy == "plan" and self.plan is None and _left(self._now) and not _left(self._before):
             prepare(self._now["allocations"])
         if repeated and self._make is not None and not self.work.busy:
             raw = self.module.recorded_iteration()
@@ -187,6 +187,11 @@ class Planner:
                 plan.prediction.step_seconds,
                 plan.trace.seconds,
             )
+
+
+def _left(shot: dict[str, Any]) -> int:
+    """VTensors that ever left, by a snapshot of the core."""
+    return int(shot.get("evictions", 0) + shot.get("drops", 0))
 
 
 def start_planner(config: Config, plan: lgm.Plan | None) -> None:

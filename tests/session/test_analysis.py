@@ -229,17 +229,23 @@ def test_the_process_is_there_before_it_is_asked(helper: Any) -> None:
     assert pid(helper) == first
 
 
-@pytest.mark.parametrize(("budget", "expected"), [("1MiB", 1), ("64MiB", 0)], ids=["something leaves", "all fits"])
-def test_it_is_begun_where_something_leaves(budget: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("budget", "first", "expected"),
+    [("1MiB", 256, 1), ("4MiB", 8, 1), ("64MiB", 256, 0)],
+    ids=["something leaves", "in the second iteration", "all fits"],
+)
+def test_it_is_begun_where_something_leaves(
+    budget: str, first: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun: list[int] = []
     monkeypatch.setattr(planning, "prepare", begun.append)
     model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(6)])
     with vtensor.enabled(budget, chunk="16KiB", min_size="4KiB", host="64MiB"):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        for _ in range(4):
-            model(torch.randn(256, 256)).square().mean().backward()
+        for rows in (first, 1024, 1024, 1024):
+            model(torch.randn(rows, 256)).square().mean().backward()
             optimizer.step()
-    assert len(begun) == expected
+    assert len(begun) == expected  # once, however many iterations go on leaving
     assert all(allocations > 10 for allocations in begun)
 
 
