@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lgm.mix_bound import least_seconds_of_any_mix
-from lgm.model import Ints, Plan
+from lgm.model import Device, Ints, Plan, Trace
 from lgm.schedule import moves_of_plan
 from lgm.simulate import run_plan
 from vtensor import planning
@@ -26,13 +26,17 @@ _WINDOWS = 24  # of the iteration, in which the bound looks
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
-    """Seconds."""
+    """Seconds, and what they are of."""
 
     step: float
     bound: float
     """The longest of computing, with what is made again, and of the copies of each lane."""
-    least: float
-    """No plan for the iteration is faster."""
+    recorded: Trace
+    device: Device
+
+    def least(self) -> float:
+        """No plan for the iteration is faster. Takes seconds."""
+        return least_seconds_of_any_mix(self.recorded, self.device, windows=_WINDOWS)
 
 
 def of_last_step() -> Foresight | None:
@@ -62,4 +66,4 @@ def of_times(plan: Plan, op_ns: Ints) -> Foresight:
         trace = replace(plan.trace, op_ns=every)
     prediction, _ = run_plan(trace, device, life, moves)
     bound = max(trace.seconds, out / device.out_speed, back / device.in_speed)
-    return Foresight(prediction.step_seconds, bound, least_seconds_of_any_mix(recorded, device, windows=_WINDOWS))
+    return Foresight(prediction.step_seconds, bound, recorded, device)

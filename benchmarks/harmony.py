@@ -78,7 +78,8 @@ def run() -> None:
 def _foreseen(count: int, link: float, packs: dict[str, Any]) -> Row:
     return {
         "microbatches": count, "link (MB/s)": round(link / 1e6), "packs (s)": round(packs["seconds"], 2),
-        "measured / promised": round(packs["seconds"] / packs["promised"], 3), "measured / foreseen": packs["foreseen"],
+        "measured / promised": round(packs["seconds"] / packs["promised"], 3) if packs["promised"] else "",
+        "measured / foreseen": packs["foreseen"],
         "measured / max(computing, copies)": packs["bound"], "no plan below": packs["least"],
         "planned": packs["planned"],
     }  # fmt: skip
@@ -150,7 +151,7 @@ def _train(order: str, count: int, steps: int, link: float, file: str) -> dict[s
         "promised": stats["predicted_step_seconds"],
         "foreseen": _middle(took / said.step for took, said in foreseen if said),
         "bound": _middle(took / said.bound for took, said in foreseen if said),
-        "least": _middle(said.least / said.bound for _, said in foreseen[-1:] if said),
+        "least": _middle(said.least() / said.bound for _, said in foreseen[-1:] if said),
         "planned": f"{stats['planned_iterations']} of {stats['iterations']}",
         "losses": losses[:ORDINARY],  # not the weights: who hands them to NumPy hands them out for good
     }

@@ -33,11 +33,8 @@ def main(budget: str) -> None:
             accelerator.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-    stats = vtensor.memory_stats()
-    print(
-        f"loss {loss.item():.4f}; {stats['planned_iterations']} of {stats['iterations']} iterations planned; "
-        f"{stats['held_bytes.peak'] >> 20} MiB held of {stats['wanted_bytes.peak'] >> 20} MiB wanted"
-    )
+    print(f"loss {loss.item():.4f}")
+    print(vtensor.memory_summary())
 
 
 if __name__ == "__main__":

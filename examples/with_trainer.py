@@ -35,11 +35,7 @@ def main(budget: str) -> None:
         trainer = Trainer(model, arguments, train_dataset=texts)
         add_to(trainer)
         trainer.train()
-    stats = vtensor.memory_stats()
-    print(
-        f"{stats['planned_iterations']} of {stats['iterations']} iterations planned; "
-        f"{stats['held_bytes.peak'] >> 20} MiB held of {stats['wanted_bytes.peak'] >> 20} MiB wanted"
-    )
+    print(vtensor.memory_summary())
 
 
 if __name__ == "__main__":

@@ -22,9 +22,7 @@ def _trainer(net: nn.Module, folder: str | None = None, resume: bool = False, **
     if folder is None:
         with tempfile.TemporaryDirectory() as made:
             return _trainer(net, made, **options)
-    settings = {
-        "max_steps": STEPS, "save_strategy": "no", "per_device_train_batch_size": BATCH, **options,
-    }  # fmt: skip
+    settings = {"max_steps": STEPS, "save_strategy": "no", "per_device_train_batch_size": BATCH, **options}
     arguments = TrainingArguments(output_dir=folder, report_to="none", disable_tqdm=True, use_cpu=True, **settings)
     trained = Trainer(net, arguments, train_dataset=examples(), eval_dataset=examples()[:BATCH])
     trained.train(resume_from_checkpoint=resume)
