@@ -75,6 +75,8 @@ class Journal:
         elif plans["deviations"] > plans_were["deviations"]:
             left_at = plans["left_at"]
             what = "ended before its plan did" if left_at is None else f"left its plan at {left_at[0]}, {left_at[1]}"
+            if again := plans["rejoined"] - plans_were["rejoined"]:
+                what += f", and took it up again {again} times"
         return {
             "iteration": plans["iterations"],
             "seconds": f"{ended - begun:.3f}",

@@ -46,8 +46,10 @@ def memory_stats() -> dict[str, Any]:
     until a GPU had done something), ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
 
     Of plans: ``iterations`` seen, ``planned_iterations`` (followed a plan from end to end), ``deviations`` (left one),
-    ``plans`` made, ``predicted_step_seconds`` and ``predicted_bytes`` (what the newest plan promises of step time and
-    ``used_bytes``; 0 without one), ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time, and
+    ``rejoined`` (times one that had left its plan was where it is followed again), ``operations`` (of iterations for
+    which there were plans; those that use no managed memory are not counted) and ``planned_operations`` (that followed
+    one), ``plans`` made, ``predicted_step_seconds`` and ``predicted_bytes`` (what the newest plan promises of step time
+    and ``used_bytes``; 0 without one), ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time, and
     not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying beside computing, and while waited for; the
     latter is ``wait_seconds`` by another name). ``copy_lanes``: whether copies move beside computing. On the CPU
     without ``link`` and ``spill_dir`` they do not, because nobody but the threads that compute could move them; then
@@ -90,6 +92,8 @@ def memory_stats() -> dict[str, Any]:
     stats["iterations"] = plans["iterations"]
     stats["planned_iterations"] = plans["planned"]
     stats["deviations"] = plans["deviations"]
+    stats["rejoined"] = plans["rejoined"]
+    stats["operations"], stats["planned_operations"] = plans["rows"], plans["planned_rows"]
     stats["plans"] = plans["installed"]
     stats["predicted_step_seconds"], stats["predicted_bytes"] = prediction()
     stats["prefetch_hits"] = shot["prefetches"] - shot["late"]
@@ -165,6 +169,8 @@ def _plan_note(s: dict[str, Any]) -> str:
     left = f"{s['deviations']} left their plan"
     if s["deviations"]:
         left += f" ({_why_left()})"
+    if s["rejoined"]:
+        left += f" and came back: {s['planned_operations'] / s['operations']:.0%} of operations planned"
     if not s["copy_lanes"]:
         return f"{left}; copied by the threads that compute"
     hidden, exposed = s["hidden_copy_seconds"], s["exposed_copy_seconds"]

@@ -6,13 +6,19 @@ void Binding::begin(std::span<Range* const> live) {
   living_.clear();
   for (Range* range : live) living_.push_back({{range, range->serial}, range->bytes});
   births_.clear();
+  std::swap(nth_, before_);
+  nth_.clear();
+  births_ahead_ = 0;
 }
 
 void Binding::forget() {
   bound_.clear();
   planned_.clear();
   births_.clear();
+  nth_.clear();
+  before_.clear();
   living_.clear();
+  births_ahead_ = 0;
 }
 
 bool Binding::recognize(Plan& plan) const {
@@ -38,7 +44,7 @@ void Binding::bind(const Plan& plan) {
   std::unordered_map<std::uint32_t, std::uint32_t> by_birth;
   for (std::uint32_t i = 0; i < living_.size(); ++i) {
     const std::uint32_t previous = recorder_.tensors()[i].previous;
-    if (previous != kNone) by_birth.emplace(previous, i);
+    if (previous < before_.size()) by_birth.emplace(before_[previous], i);
   }
   for (std::uint32_t t = 0; t < bound_.size(); ++t) {
     if (plan.lasting[t] != 0) {
@@ -51,9 +57,22 @@ void Binding::bind(const Plan& plan) {
       }
     }
   }
-  for (std::size_t k = 0; k < births_.size() && k < plan.births.size(); ++k) {
-    bind(plan.births[k], recorder_.births()[k], births_[k]);
+  births_ahead_ = 0;
+  for (std::size_t k = 0; k < births_.size(); ++k) bind_birth(plan, k);
+}
+
+void Binding::rejoin(const Plan& plan, std::int64_t births_ahead, std::uint32_t since) {
+  births_ahead_ = births_ahead;
+  planned_.resize(recorder_.tensors().size(), kNone);
+  for (std::size_t k = births_.size(); k-- > 0;) {
+    if (recorder_.tensors()[recorder_.births()[k]].born < static_cast<std::int32_t>(since)) break;
+    bind_birth(plan, k);
   }
+}
+
+void Binding::bind_birth(const Plan& plan, std::size_t k) {
+  nth_[k] = static_cast<std::uint32_t>(static_cast<std::int64_t>(k) + births_ahead_);
+  if (nth_[k] < plan.births.size()) bind(plan.births[nth_[k]], recorder_.births()[k], births_[k]);
 }
 
 void Binding::bind(std::uint32_t tensor, std::uint32_t recorded, const Bound& bound) {
@@ -98,9 +117,10 @@ std::vector<Seating::Present> Binding::present() const {
 std::uint32_t Binding::born(Range& range, const Plan* plan) {
   const std::size_t k = births_.size();
   births_.push_back({&range, range.serial});
-  if (plan == nullptr || k >= plan->births.size()) return kNone;
-  bind(plan->births[k], recorder_.births().back(), births_.back());
-  return plan->births[k];
+  nth_.push_back(static_cast<std::uint32_t>(static_cast<std::int64_t>(k) + births_ahead_));
+  if (plan == nullptr) return kNone;
+  bind_birth(*plan, k);
+  return nth_[k] < plan->births.size() ? plan->births[nth_[k]] : kNone;
 }
 
 std::uint32_t Binding::died(const Range& range) noexcept {

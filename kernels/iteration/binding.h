@@ -28,6 +28,8 @@ class Binding {
   bool recognize(Plan& plan) const;
   // This plan from now on, also for what was allocated before.
   void bind(const Plan& plan);
+  // The same plan again, whose allocations are so many further on, also for what was allocated since a row of the iteration.
+  void rejoin(const Plan& plan, std::int64_t births_ahead, std::uint32_t since);
   // Returns which tensor of the plan it is; kNone without one.
   std::uint32_t born(Range& range, const Plan* plan);
   // The same; it is none of them any more.
@@ -51,12 +53,16 @@ class Binding {
   };
 
   void bind(std::uint32_t tensor, std::uint32_t recorded, const Bound& bound);
+  void bind_birth(const Plan& plan, std::size_t k);
   std::unordered_map<std::uint64_t, std::uint32_t> living_by_serial() const;
 
   const Recorder& recorder_;
   std::vector<Bound> bound_;            // by tensor of the plan
   std::vector<std::uint32_t> planned_;  // by tensor of the recorder: that of the plan, or kNone
   std::vector<Bound> births_;           // this iteration's allocations
+  std::vector<std::uint32_t> nth_;      // which of the plan's each is
+  std::vector<std::uint32_t> before_;   // and each of the iteration before was
+  std::int64_t births_ahead_ = 0;
   std::vector<Living> living_;          // at its beginning, oldest first: the first of the recorder's tensors
 };
 

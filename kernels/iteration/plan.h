@@ -5,6 +5,7 @@
 
 #include "iteration/seating.h"
 #include "iteration/recorder.h"
+#include "iteration/steps.h"
 
 namespace vt {
 
@@ -14,6 +15,7 @@ struct Plan {
   };
   std::vector<std::uint64_t> hash;            // [rows] the recorder's when the row has begun
   std::uint64_t final_hash = 0;               // and when the iteration ends
+  Steps steps;                                // by row
   std::vector<std::uint32_t> out_at, in_at;   // [planned rows + 1] where each row's moves begin
   std::vector<Part> out, in;
   // Where a plan makes things again, it has more rows than the iteration: before each of those, one for each thing to be made.
@@ -33,6 +35,8 @@ struct Plan {
   std::vector<std::uint32_t> previous;        // [tensors] which allocation of the iteration before, or kNone
   std::vector<Bytes> bytes;                   // [tensors]
 
+  // Its operations, and how many tensors each allocates: by these it is known.
+  void set_rows(const std::vector<OpId>& operations, const std::vector<std::uint32_t>& births_in);
   std::uint32_t rows() const noexcept { return static_cast<std::uint32_t>(hash.size()); }
 };
 

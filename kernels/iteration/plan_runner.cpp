@@ -1,15 +1,13 @@
 #include "iteration/plan_runner.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 namespace vt {
 
 namespace {
-constexpr std::size_t kMostSeen = 64;  // iterations remembered without a plan
-constexpr double kNear = 0.2;          // as far as a plan may be off without another being made
-constexpr double kFar = 0.5;           // as far as it may be off and be followed
+constexpr double kNear = 0.2;  // as far as a plan may be off without another being made
+constexpr double kFar = 0.5;   // as far as it may be off and be followed
 
 double distance(Bytes allocated, Bytes planned) noexcept {
   if (planned == 0) return 0;
@@ -18,8 +16,14 @@ double distance(Bytes allocated, Bytes planned) noexcept {
 }
 }  // namespace
 
+std::size_t PlanRunner::birth_of(const Plan& plan) const noexcept {
+  const std::int64_t ahead = &plan == active_ ? ahead_.births : 0;
+  return static_cast<std::size_t>(static_cast<std::int64_t>(recorder_.births().size()) + ahead);
+}
+
 double PlanRunner::misfit(const Plan& plan) const noexcept {
-  return distance(recorder_.allocated(), plan.allocated[std::min(recorder_.births().size(), plan.births.size())]);
+  const Bytes ahead = &plan == active_ ? ahead_.allocated : 0;
+  return distance(recorder_.allocated() + ahead, plan.allocated[std::min(birth_of(plan), plan.births.size())]);
 }
 
 Finding PlanRunner::boundary(Engine& engine) {
@@ -55,15 +59,12 @@ Finding PlanRunner::boundary(Engine& engine) {
       asks_ = true;
     } else if (wanted) {
       if (streams == nullptr) recorder_.take_quicker_times(finished_);  // there only one of them was timed
-      auto seen = std::find_if(seen_.begin(), seen_.end(), [&](const Seen& s) { return s.hash == recorder_.hash(); });
-      if (seen == seen_.end()) {
-        if (seen_.size() >= kMostSeen) seen_.erase(seen_.begin());
-        seen_.push_back({recorder_.hash(), 1});
-      } else if (!was_timed) {
-        timing_ = kMostPlans;  // the next of its kind will be worth analysing
+      const Sightings::Worth worth = sightings_.look(recorder_.hash(), was_timed, plans_.empty());
+      if (worth == Sightings::Worth::timing) {
+        timing_ = kMostPlans;
         streams->start_timing();
-      } else if (std::has_single_bit(++seen->times)) {
-        finding = Finding::repeated;  // again now and then: the analysis may have been busy with another one, or have failed
+      } else if (worth == Sightings::Worth::analysing) {
+        finding = Finding::telling;
         asks_ = false;
       }
     }
@@ -71,7 +72,7 @@ Finding PlanRunner::boundary(Engine& engine) {
   }
   if (forget_) {
     plans_.clear();
-    seen_.clear();
+    sightings_.forget();
     active_ = nullptr;
     forget_ = false;
   }
@@ -80,21 +81,23 @@ Finding PlanRunner::boundary(Engine& engine) {
       return old->final_hash == plan->final_hash && old->allocated.back() == plan->allocated.back();
     });
     if (plans_.size() >= kMostPlans) plans_.erase(plans_.begin());
-    for (Seen& seen : seen_) {  // while there are places, the next that is of another size is worth analysing
-      if (seen.hash == plan->final_hash && plans_.size() + 1 < kMostPlans) seen.times = 1;
-    }
+    // While there are places, the next that is of another size is worth analysing.
+    if (plans_.size() + 1 < kMostPlans) sightings_.planned(plan->final_hash);
     plans_.push_back(std::move(plan));
     ++counters_.installed;
     active_ = nullptr;
   }
   incoming_.clear();
-  if (active_ != nullptr && plans_.back().get() != active_) active_ = nullptr;
-  const bool went_on = active_ != nullptr && followed_ && active_->settled;
+  if (active_ != nullptr && (plans_.back().get() != active_ || !followed_)) active_ = nullptr;
+  const bool went_on = active_ != nullptr && active_->settled;
   engine.living([&](std::span<Range* const> live) {
     recorder_.begin(++number_, live);
     binding_.begin(live);
   });
   next_ = until_ = 0;
+  ahead_ = {};
+  births_before_ = 0;
+  way_back_.forget();
   due_.clear();
   recording_ = true;
   followed_ = !plans_.empty();
@@ -129,8 +132,10 @@ void PlanRunner::reset() {
   timing_ = 0;
   plans_.clear();
   active_ = nullptr;
+  ahead_ = {};
+  way_back_.forget();
   binding_.forget();
-  seen_.clear();
+  sightings_.forget();
   counters_ = {};
   incoming_.clear();
   forget_ = false;
@@ -160,15 +165,19 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
     return kNone;
   }
   if (timing_ > 0) engine.streams()->row_begins(stream);
+  const StepId step = Steps::step(op, recorder_.births().size() - std::exchange(births_before_, recorder_.births().size()));
   const std::uint32_t row = recorder_.row(op);
-  if (!followed_) return row;
+  counters_.rows += !plans_.empty();
+  if (active_ == nullptr && !rejoin(engine, row, step)) return row;
   const bool looks = unlike_ && recorder_.births().size() >= look_at_;
-  if (looks || row >= active_->rows() || active_->hash[row] != recorder_.hash()) {
+  if (looks || !active_->steps.is(place_of(row), step)) {
     look_at_ = 2 * recorder_.births().size() + 1;  // by then as much again was allocated: sizes may tell more
-    if (!change_plan(engine, row)) return row;
+    if (!change_plan(engine, row, step)) return row;
   }
   const Plan& plan = *active_;
-  until_ = (plan.at.empty() ? row : plan.at[row]) + 1;
+  const std::uint32_t place = place_of(row);
+  ++counters_.planned_rows;
+  until_ = (plan.at.empty() ? place : plan.at[place]) + 1;
   const bool moves_begin = plan.out_at[next_] != plan.out_at[until_] || plan.in_at[next_] != plan.in_at[until_];
   const bool makes =
       !plan.at.empty() && (plan.drop_at[next_] != plan.drop_at[until_] || plan.make_at[next_] != plan.make_at[until_]);
@@ -185,7 +194,7 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
 
 // Up to the first planned row that makes something again: what comes after it waits until it is made.
 void PlanRunner::go_on(Engine& engine) {
-  if (!followed_) return;
+  if (active_ == nullptr) return;
   const Plan& plan = *active_;
   while (next_ < until_) {
     const std::uint32_t now = next_++;
@@ -201,14 +210,16 @@ void PlanRunner::go_on(Engine& engine) {
 }
 
 // The iteration is not the planned one, or of another size. True if a plan, perhaps the same, has the same prefix, and is near.
-bool PlanRunner::change_plan(Engine& engine, std::uint32_t row) {
-  const auto fits = [&](const Plan& plan) { return row < plan.rows() && plan.hash[row] == recorder_.hash(); };
-  Plan* best = fits(*active_) ? active_ : nullptr;
+bool PlanRunner::change_plan(Engine& engine, std::uint32_t row, StepId step) {
+  const bool stays = active_->steps.is(place_of(row), step);
+  Plan* best = stays ? active_ : nullptr;
   for (const auto& plan : plans_) {
-    if (fits(*plan) && (best == nullptr || misfit(*plan) < misfit(*best))) best = plan.get();
+    const bool fits = row < plan->rows() && plan->hash[row] == recorder_.hash();
+    if (fits && (best == nullptr || misfit(*plan) < misfit(*best))) best = plan.get();
   }
   if (best != nullptr) farthest_ = std::max(farthest_, misfit(*best));
   if (best == nullptr || misfit(*best) > kFar) {
+    if (!stays) way_back_.leave(*active_, place_of(row), step);
     deviate(engine, row);
     return false;
   }
@@ -218,10 +229,35 @@ bool PlanRunner::change_plan(Engine& engine, std::uint32_t row) {
   return true;
 }
 
+// The iteration has left the plan. True if it is where the plan knows it again.
+bool PlanRunner::rejoin(Engine& engine, std::uint32_t row, StepId step) {
+  const std::uint32_t place = way_back_.step(step);
+  if (place == kNone) return false;
+  active_ = way_back_.plan();
+  way_back_.forget();
+  ++counters_.rejoined;
+  const auto births = static_cast<std::int64_t>(recorder_.births().size());
+  ahead_ = {std::int64_t{place} - row, std::int64_t{active_->steps.births_before(place)} - births, 0};
+  ahead_.allocated = active_->allocated[birth_of(*active_)] - recorder_.allocated();
+  binding_.rejoin(*active_, ahead_.births, row + 1 - static_cast<std::uint32_t>(Trail::kLong));
+  if (engine.seats() != nullptr) active_->seating.begin(*engine.seats(), binding_.present());
+  const std::uint32_t planned = active_->at.empty() ? place : active_->at[place];
+  const Missed missed(*active_, next_, planned);
+  next_ = planned;
+  binding_.fill(missed.out, 0, missed.out.size(), out_now_);
+  binding_.fill(missed.in, 0, missed.in.size(), in_now_);
+  if (!out_now_.empty() || !in_now_.empty()) engine.move_by_plan(out_now_, in_now_);
+  binding_.fill(missed.drop, 0, missed.drop.size(), drop_now_);
+  if (!drop_now_.empty()) engine.remake().drop(drop_now_);
+  return true;
+}
+
 void PlanRunner::deviate(Engine& engine, std::uint32_t row) {
-  ++counters_.deviations;
-  counters_.left_row = row;
-  if (row != kNone) counters_.left_op = recorder_.all_rows()[row].op;
+  if (followed_) {
+    ++counters_.deviations;
+    counters_.left_row = row;
+    if (row != kNone) counters_.left_op = recorder_.all_rows()[row].op;
+  }
   followed_ = false;
   active_ = nullptr;
   engine.forget_arrivals();
@@ -230,27 +266,27 @@ void PlanRunner::deviate(Engine& engine, std::uint32_t row) {
 
 void PlanRunner::activate(Engine& engine, Plan& plan) {
   active_ = &plan;
+  ahead_ = {};
   if (!plan.settled) plan.settled = binding_.recognize(plan) && counters_.iterations > 1;
   binding_.bind(plan);
   if (engine.seats() != nullptr) plan.seating.begin(*engine.seats(), binding_.present());
 }
 
 Wish PlanRunner::wish() const {
-  const std::size_t nth = recorder_.births().size();
-  if (!followed_ || active_->seating.none() || nth >= active_->births.size()) return {};
-  return active_->seating.wish(active_->births[nth]);
+  if (active_ == nullptr || active_->seating.none() || birth_of(*active_) >= active_->births.size()) return {};
+  return active_->seating.wish(active_->births[birth_of(*active_)]);
 }
 
 void PlanRunner::born(Range& range) {
   recorder_.born(range);
-  const std::uint32_t tensor = binding_.born(range, followed_ ? active_ : nullptr);
+  const std::uint32_t tensor = binding_.born(range, active_);
   if (tensor != kNone) active_->seating.born(tensor, range);
   unlike_ = unlike_ || (tensor != kNone && active_->bytes[tensor] != range.bytes);
 }
 
 bool PlanRunner::died(Range& range) noexcept {
   recorder_.died(range);
-  const std::uint32_t tensor = followed_ ? binding_.died(range) : kNone;
+  const std::uint32_t tensor = active_ != nullptr ? binding_.died(range) : kNone;
   return tensor == kNone || active_->keep[tensor] != 0;
 }
 

@@ -1,12 +1,13 @@
 // Follows plans: starts the copies each row asks for, and notices when an iteration is not the one that was planned.
 //
 // Covers: the plans by what their iteration does, and how large it is; deviations, boundaries.
-// Leaves: which tensor of a plan is which range (binding.h), moving chunks (Engine::move_by_plan), making plans (lgm/, called
-// from vtensor/planning.py).
+// Leaves: which iterations are worth one (sightings.h), which tensor of a plan is which range (binding.h), where an iteration
+// finds back (way_back.h), moving chunks (Engine::move_by_plan), making plans (lgm/, called from vtensor/planning.py).
 //
 // A plan knows the recorder's hash at each of its rows. One comparison a row tells whether the iteration still is the planned
-// one. If not, another plan whose hash fits takes over (another model, say); if there is none, the rest of the iteration is
-// the reactive policy's. At the next boundary the plan that was completed last is tried again (I4).
+// one. If not, another plan whose hash fits takes over (another model, say); if there is none, the reactive policy does, until
+// the iteration is where the plan it left knows it again, or ends. At the next boundary the plan that was completed last is
+// tried again (I4).
 // Hashes do not tell sizes: what allocates somewhat less or more follows the plan of the size that is nearest, and another plan
 // is made where none is near. Lengths that differ with every batch need a plan for every fifth of their range, not one each.
 // Thread-safety: none; thread_state.h guards it.
@@ -19,6 +20,8 @@
 #include "iteration/binding.h"
 #include "iteration/plan.h"
 #include "iteration/recorder.h"
+#include "iteration/sightings.h"
+#include "iteration/way_back.h"
 
 namespace vt {
 
@@ -28,13 +31,16 @@ struct PlanCounters {
   std::uint64_t deviations = 0;  // iterations that left one
   std::uint32_t left_row = kNone;  // where the last of them did; kNone if it ended early
   OpId left_op = 0;                // and with which operation
+  std::uint64_t rejoined = 0;      // times a plan that had been left was followed again in the same iteration
+  std::uint64_t rows = 0;          // of iterations that began with a plan
+  std::uint64_t planned_rows = 0;  // of them, that followed it
   std::uint64_t installed = 0;
 };
 
 // What a boundary found out about the iteration it ended.
 enum class Finding : std::uint8_t {
-  nothing,   // it followed a plan, or has not been seen before
-  repeated,  // the same shape as an earlier one, and no plan for it yet: worth analysing
+  nothing,  // it followed a plan, or has not been seen before
+  telling,  // worth analysing: it was like an earlier one, and there is no plan for it yet; or no two are ever alike
 };
 
 class PlanRunner {
@@ -55,7 +61,9 @@ class PlanRunner {
   // `stream`: what the row is asked of, on an ordered device.
   std::uint32_t row(Engine& engine, OpId op, Ticket::Lane stream = Ticket::Lane::none);
   // Whether an operation that begins with this row will be run again.
-  bool sees(std::uint32_t row) const noexcept { return followed_ && row < active_->sees.size() && active_->sees[row] != 0; }
+  bool sees(std::uint32_t row) const noexcept {
+    return active_ != nullptr && place_of(row) < active_->sees.size() && active_->sees[place_of(row)] != 0;
+  }
   // Whether a plan may be made of the iteration, which should know what could be run again.
   bool asks() const noexcept { return !followed_ || asks_; }
   // A call that began with this row ends. Returns what it took when an iteration was timed last, if that was one like this; else
@@ -81,14 +89,20 @@ class PlanRunner {
   PlanCounters counters() const noexcept { return counters_; }
 
  private:
-  struct Seen {
-    std::uint64_t hash;
-    std::uint32_t times;  // since a plan was made of it
+  // What of the active plan the iteration has before it: 0 unless it left it, and is back.
+  struct Ahead {
+    std::int64_t rows = 0, births = 0;
+    Bytes allocated = 0;  // modulo 2^64
   };
 
-  bool change_plan(Engine& engine, std::uint32_t row);
+  std::uint32_t place_of(std::uint32_t row) const noexcept {
+    return static_cast<std::uint32_t>(std::int64_t{row} + ahead_.rows);
+  }
+  std::size_t birth_of(const Plan& plan) const noexcept;
+  bool change_plan(Engine& engine, std::uint32_t row, StepId step);
   void activate(Engine& engine, Plan& plan);
   void deviate(Engine& engine, std::uint32_t row = kNone);
+  bool rejoin(Engine& engine, std::uint32_t row, StepId step);
   // How far a plan is from what was allocated so far: 0 is as planned. What allocates less than planned makes some moves too
   // many; what allocates more lacks some, which is worse.
   double misfit(const Plan& plan) const noexcept;
@@ -103,14 +117,17 @@ class PlanRunner {
   bool asks_ = false;                         // one that no plan was near came, and it was not noted what could be run again
   double farthest_ = 0;                       // misfit of the nearest plan, the largest so far
   std::vector<std::unique_ptr<Plan>> plans_;  // the one completed last at the end
-  Plan* active_ = nullptr;
+  Plan* active_ = nullptr;                    // the one that is followed now
+  Ahead ahead_;
+  WayBack way_back_;                          // from where it was left
+  std::size_t births_before_ = 0;             // the newest row
   bool unlike_ = false;                       // something allocated has another size than in the active plan
   std::size_t look_at_ = 1;                   // allocations after which a plan that is nearer is looked for
   std::uint32_t number_ = 0;                  // of the iteration; never one twice, as tags outlive sessions
   Binding binding_{recorder_};
   std::uint32_t next_ = 0, until_ = 0;        // planned rows that are yet to be begun: [next_, until_)
   std::vector<PlannedMove> out_now_, in_now_, drop_now_, due_;
-  std::vector<Seen> seen_;
+  Sightings sightings_;                       // of iterations without a plan
   PlanCounters counters_;
   std::vector<std::unique_ptr<Plan>> incoming_;
   bool forget_ = false;

@@ -110,18 +110,12 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
   plan->serial = vector_of<std::uint64_t>(given["serial"].cast<Ints>());
   plan->previous = vector_of<std::uint32_t>(given["previous"].cast<Ints>());
   const auto born = vector_of<std::int64_t>(given["tensor_born"].cast<Ints>());
-  std::vector<OpId> ids;
+  std::vector<OpId> ids, operations;
   for (const std::string& name : names) ids.push_back(operator_id(name));
-  std::uint64_t hash = Recorder::kSeed;
-  std::size_t birth = 0;
-  for (std::size_t row = 0; row < op_name.size(); ++row) {
-    hash = Recorder::mix(hash, ids.at(op_name[row]));
-    plan->hash.push_back(hash);
-    for (; birth < plan->births.size() && born.at(plan->births[birth]) == static_cast<std::int64_t>(row); ++birth) {
-      hash = Recorder::mix(hash, Recorder::kBirth);
-    }
-  }
-  plan->final_hash = hash;
+  for (const std::size_t name : op_name) operations.push_back(ids.at(name));
+  std::vector<std::uint32_t> births_in(operations.size(), 0);
+  for (const std::uint32_t tensor : plan->births) ++births_in.at(static_cast<std::size_t>(born.at(tensor)));
+  plan->set_rows(operations, births_in);
   plan->out = parts_of(given, "out");
   plan->in = parts_of(given, "in");
   plan->away = parts_of(given, "away");
@@ -153,7 +147,7 @@ void bind_planning(py::module_& m) {
     Engine* engine = current_engine();
     if (engine == nullptr || !observing() || in_forked_child()) return false;
     py::gil_scoped_release unlocked;
-    return end_iteration(*engine) == Finding::repeated;
+    return end_iteration(*engine) == Finding::telling;
   });
   m.def("recorded_iteration", [] { return to_dict(last_iteration()); });
   m.def("install_plan", [](const py::dict& plan) { install_plan(plan_from(plan)); });
@@ -167,6 +161,9 @@ void bind_planning(py::module_& m) {
     d["deviations"] = c.deviations;
     d["left_at"] =
         c.left_row == kNone ? py::object(py::none()) : py::object(py::make_tuple(c.left_row, operator_name(c.left_op)));
+    d["rejoined"] = c.rejoined;
+    d["rows"] = c.rows;
+    d["planned_rows"] = c.planned_rows;
     d["installed"] = c.installed;
     return d;
   });

@@ -81,7 +81,7 @@ class Replay {
     return static_cast<double>(now - std::exchange(begun_, now)) / 1e9;
   }
 
-  bool boundary() { return runner_.boundary(*engine_) == Finding::repeated; }
+  bool boundary() { return runner_.boundary(*engine_) == Finding::telling; }
   py::dict recorded() const { return to_dict(runner_.last()); }
   void install(const py::dict& plan) { runner_.install(plan_from(plan)); }
   py::dict snapshot() const { return to_dict(engine_->inspect().snapshot()); }

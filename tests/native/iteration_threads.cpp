@@ -78,25 +78,28 @@ void release(Engine& engine, char* memory) {
   engine.free(memory, keep);
 }
 
-void iterate(Engine& engine, char seed) {
-  char* tensors[kTensors];
-  for (std::uint32_t k = 0; k < kTensors; ++k) tensors[k] = make(engine, static_cast<char>(seed + static_cast<char>(k)));
-  for (std::uint32_t k = kTensors; k-- > 0;) {
-    operation(engine, "read", tensors[k],
+// `peeks_at`: before that tensor is made, the one before is looked at, which no plan knows of.
+void iterate(Engine& engine, char seed, std::uint32_t tensors = kTensors, std::uint32_t peeks_at = kNone) {
+  std::vector<char*> made;
+  for (std::uint32_t k = 0; k < tensors; ++k) {
+    if (k == peeks_at) operation(engine, "peek", made.back(), [](char*) {});
+    made.push_back(make(engine, static_cast<char>(seed + static_cast<char>(k))));
+  }
+  for (std::uint32_t k = tensors; k-- > 0;) {
+    operation(engine, "read", made[k],
               [&](const char* m) { CHECK(m[2 * kChunk - 1] == static_cast<char>(seed + static_cast<char>(k))); });
-    release(engine, tensors[k]);
+    release(engine, made[k]);
   }
 }
 
 // Rows: make, fill for each tensor; read for each. The first tensor leaves after it was filled and comes back before it is read.
-std::unique_ptr<Plan> make_plan() {
+std::unique_ptr<Plan> make_plan(std::uint32_t tensors = kTensors) {
   auto plan = std::make_unique<Plan>();
-  std::uint64_t hash = Recorder::kSeed;
-  const auto row = [&](const char* name) { plan->hash.push_back(hash = Recorder::mix(hash, operator_id(name))); };
-  for (std::uint32_t k = 0; k < kTensors; ++k) {
-    row("make");
-    hash = Recorder::mix(hash, Recorder::kBirth);
-    row("fill");
+  std::vector<OpId> operations;
+  std::vector<std::uint32_t> births;
+  for (std::uint32_t k = 0; k < tensors; ++k) {
+    operations.insert(operations.end(), {operator_id("make"), operator_id("fill")});
+    births.insert(births.end(), {1, 0});
     plan->births.push_back(k);
     plan->keep.push_back(1);
     plan->lasting.push_back(0);
@@ -104,8 +107,9 @@ std::unique_ptr<Plan> make_plan() {
     plan->previous.push_back(kNone);
     plan->bytes.push_back(2 * kChunk);
   }
-  for (std::uint32_t k = 0; k < kTensors; ++k) row("read");
-  plan->final_hash = hash;
+  operations.resize(3 * tensors, operator_id("read"));
+  births.resize(3 * tensors, 0);
+  plan->set_rows(operations, births);
   plan->out = {{0, 0, 2}};
   plan->in = {{0, 0, 2}};
   plan->out_at.assign(plan->hash.size() + 1, 1);
@@ -132,7 +136,7 @@ TEST(a_plan_is_followed_from_the_next_boundary_on) {
   iterate(engine, 1);
   CHECK(end_iteration(engine) == Finding::nothing);
   iterate(engine, 1);
-  CHECK(end_iteration(engine) == Finding::repeated);
+  CHECK(end_iteration(engine) == Finding::telling);
   const Recorder recorded = last_iteration();
   CHECK(recorded.rows() == 3 * kTensors && recorded.births().size() == kTensors && recorded.uses().size() == 2 * kTensors);
   CHECK(recorded.hash() == make_plan()->final_hash);
@@ -160,6 +164,89 @@ TEST(an_iteration_that_is_another_leaves_the_plan_and_returns_at_the_next_bounda
   end_iteration(engine);
   CHECK(plan_counters().planned == 2 && plan_counters().deviations == 1);
   end_session(engine);
+}
+
+TEST(an_iteration_that_does_more_finds_back_into_its_plan) {
+  constexpr std::uint32_t kMany = 20;
+  Engine& engine = begin_session(2 * kMany - 2);
+  install_plan(make_plan(kMany));
+  end_iteration(engine);
+  std::uint64_t prefetches = 0;
+  for (const std::uint32_t peeks_at : {kNone, 1u, kNone, 8u}) {
+    iterate(engine, 1, kMany, peeks_at);
+    end_iteration(engine);
+    CHECK(engine.inspect().snapshot().counters.prefetches == (prefetches += 2));
+  }
+  CHECK(plan_counters().planned == 2 && plan_counters().deviations == 2 && plan_counters().rejoined == 2);
+  CHECK(plan_counters().left_op == operator_id("peek"));
+  end_session(engine);
+}
+
+TEST(an_iteration_that_does_less_finds_back_into_its_plan) {
+  constexpr std::uint32_t kMany = 20;
+  Engine& engine = begin_session(2 * kMany - 4);
+  install_plan(make_plan(kMany));
+  end_iteration(engine);
+  iterate(engine, 1, kMany - 1);  // leaves where it reads too early, and is back when it has read as often as tells a place
+  end_iteration(engine);
+  CHECK(plan_counters().planned == 0 && plan_counters().deviations == 1 && plan_counters().rejoined == 1);
+  CHECK(engine.inspect().snapshot().counters.prefetches == 2);
+  iterate(engine, 1, kMany);
+  end_iteration(engine);
+  CHECK(plan_counters().planned == 1 && plan_counters().deviations == 1);
+  end_session(engine);
+}
+
+TEST(a_place_is_the_nearest_of_those_alike_and_not_far_back) {
+  constexpr std::uint32_t kPeriod = 20;
+  std::vector<StepId> steps;  // five layers, and a head
+  for (std::uint32_t row = 0; row < 5 * kPeriod; ++row) steps.push_back(row % kPeriod);
+  for (std::uint32_t row = 0; row < kPeriod; ++row) steps.push_back(100 + row);
+  const Steps plan(steps, std::vector<std::uint32_t>(steps.size(), 0));
+  const auto ends_at = [&](std::uint32_t row) {
+    Trail trail;
+    for (std::uint32_t k = row + 1 - std::uint32_t{Trail::kLong}; k <= row; ++k) trail.add(steps[k]);
+    return trail;
+  };
+  for (const std::int64_t off : {-9, -1, 0, 1, 9}) CHECK(plan.find(ends_at(58), 58 + off, 0) == 58);
+  CHECK(plan.find(ends_at(58), 500, 0) == 98 && plan.find(ends_at(58), -500, -900) == 18);
+  CHECK(plan.find(ends_at(58), 60, 59) == 78);         // the nearest is too far back
+  CHECK(plan.find(ends_at(118), 0, 0) == 118);         // there is one such place
+  CHECK(plan.find(ends_at(118), 119, 119) == kNone);
+  Trail trail = ends_at(118);
+  trail.add(7);
+  CHECK(plan.find(trail, 118, 0) == kNone && plan.find(Trail{}, 0, 0) == kNone);
+}
+
+TEST(what_was_passed_over_is_made_up_for_where_nothing_undid_it) {
+  Plan plan;
+  const auto moves = [](std::vector<std::uint32_t> rows) {  // tensor k moves at the k-th of these
+    std::vector<std::uint32_t> begins(11, 0);
+    for (const std::uint32_t row : rows) {
+      for (std::uint32_t r = row + 1; r < begins.size(); ++r) ++begins[r];
+    }
+    return begins;
+  };
+  plan.out = {{0, 0, 1}, {0, 1, 2}, {1, 0, 2}, {2, 0, 1}};
+  plan.out_at = moves({1, 2, 3, 8});
+  plan.in = {{3, 0, 1}, {1, 0, 2}, {4, 0, 1}};
+  plan.in_at = moves({0, 4, 5});
+  plan.at = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  plan.drop = {{4, 0, 1}, {5, 0, 1}};
+  plan.drop_at = moves({6, 6});
+  plan.make = {{3, 0, 1}};
+  plan.make_at = moves({3});
+  const auto tensors = [](const std::vector<Plan::Part>& parts) {
+    std::vector<std::uint32_t> found;
+    for (const auto& part : parts) found.push_back(part.tensor);
+    return found;
+  };
+  using Tensors = std::vector<std::uint32_t>;
+  const Missed missed(plan, 1, 8);
+  CHECK(tensors(missed.out) == Tensors({0, 0}) && tensors(missed.in) == Tensors({1}));
+  CHECK(tensors(missed.drop) == Tensors({4, 5}));
+  const Missed nothing(plan, 8, 3);
+  CHECK(nothing.out.empty() && nothing.in.empty() && nothing.drop.empty());
 }
 
 void take_iterations_over(double link, Team team) {

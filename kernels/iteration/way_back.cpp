@@ -1,0 +1,58 @@
+#include "iteration/way_back.h"
+
+#include <unordered_map>
+#include <utility>
+
+namespace vt {
+
+namespace {
+// An iteration may go back by this share of its rows, a layer or so. Not by more: each batch of an evaluation would follow the
+// plan's forward pass, and what that sends out for the backward pass would have to come back for the next.
+constexpr std::uint32_t kBackShare = 16;
+}  // namespace
+
+void WayBack::leave(Plan& plan, std::uint32_t row, StepId step) noexcept {
+  plan_ = &plan;
+  trail_ = {};
+  trail_.add(step);
+  expected_ = row;
+  first_ = expected_ - plan.rows() / kBackShare;
+}
+
+std::uint32_t WayBack::step(StepId step) noexcept {
+  if (plan_ == nullptr) return kNone;
+  trail_.add(step);
+  return plan_->steps.find(trail_, ++expected_, first_);
+}
+
+Missed::Missed(const Plan& plan, std::uint32_t from, std::uint32_t to) {
+  if (from >= to) return;
+  const bool makes = !plan.at.empty();
+  using Moves = std::pair<const std::vector<Plan::Part>&, const std::vector<std::uint32_t>&>;
+  const Moves outs{plan.out, plan.out_at}, ins{plan.in, plan.in_at};
+  const Moves drops{plan.drop, plan.drop_at}, made{plan.make, plan.make_at};
+  // By tensor, the row after the last that brings it, and that sends it away.
+  std::unordered_map<std::uint32_t, std::uint32_t> came, left;
+  const auto note = [&](const Moves& moves, auto& when) {
+    for (std::uint32_t row = from; row < to; ++row) {
+      for (std::uint32_t k = moves.second[row]; k < moves.second[row + 1]; ++k) when[moves.first[k].tensor] = row + 1;
+    }
+  };
+  note(outs, left);
+  note(ins, came);
+  if (makes) note(drops, left);
+  if (makes) note(made, came);
+  // What is undone by another move is not begun. In one row, what leaves goes first.
+  const auto pick = [&](const Moves& moves, auto& undone, std::uint32_t grace, std::vector<Plan::Part>& into) {
+    for (std::uint32_t row = from; row < to; ++row) {
+      for (std::uint32_t k = moves.second[row]; k < moves.second[row + 1]; ++k) {
+        if (undone[moves.first[k].tensor] < row + 1 + grace) into.push_back(moves.first[k]);
+      }
+    }
+  };
+  pick(outs, came, 0, out);
+  pick(ins, left, 1, in);
+  if (makes) pick(drops, came, 0, drop);
+}
+
+}  // namespace vt
