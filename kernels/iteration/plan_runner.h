@@ -4,8 +4,8 @@
 // Leaves: which iterations are worth one (sightings.h), which tensor of a plan is which range (binding.h), where an iteration
 // finds back (way_back.h), moving chunks (Engine::move_by_plan), making plans (lgm/, called from vtensor/planning.py).
 //
-// A plan knows the recorder's hash at each of its rows. One comparison a row tells whether the iteration still is the planned
-// one. If not, another plan whose hash fits takes over (another model, say); if there is none, the reactive policy does, until
+// A plan knows its steps (steps.h): one comparison a row tells whether the iteration still is the planned one. If not, another
+// plan in which all before was the same takes over (another model, say); if there is none, the reactive policy does, until
 // the iteration is where the plan it left knows it again, or ends. At the next boundary the plan that was completed last is
 // tried again (I4).
 // Hashes do not tell sizes: what allocates somewhat less or more follows the plan of the size that is nearest, and another plan

@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -272,6 +272,49 @@ def test_a_validation_pass_every_few_steps() -> None:
     planned, _ = run(program)
     # Of every five iterations four are planned; the fifth begins with the validation pass.
     assert gained(planned, 10) >= 8, planned
+
+
+class Experts(nn.Module):
+    """Layers of which each is run on some of the rows, or on none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8)) for _ in range(6))
+
+    def forward(self, x: torch.Tensor, stop: int | None = None) -> torch.Tensor:
+        for layer in self.layers:
+            whose = torch.randint(16, (len(x),)) % 11  # from 8 on nobody's
+            whose[whose == int(torch.randint(8, ()))] = 8
+            for k, expert in enumerate(cast(nn.ModuleList, layer)):
+                if len(rows := (whose == k).nonzero().flatten()):
+                    x = x.index_add(0, rows, torch.tanh(expert(x[rows])))
+        return x
+
+
+def test_layers_left_out_at_random() -> None:
+    class Drops(Net):
+        def __init__(self) -> None:
+            super().__init__(depth=16)
+
+        def forward(self, x: torch.Tensor, stop: int | None = None) -> torch.Tensor:
+            for layer in self.layers:
+                if float(torch.rand(())) > 0.05:
+                    x = x + self.drop(torch.tanh(layer(x)))
+            return x
+
+    planned, stats = run(lambda t: [t.step() for _ in range(24)] and None, make=Drops, link="1GB/s")
+    assert planned[-1] < 20  # others left one layer or more out
+    assert stats["rejoined"] >= stats["deviations"] >= 4
+    assert stats["planned_operations"] >= 0.75 * stats["operations"] > 0
+
+
+def test_iterations_of_which_no_two_are_alike() -> None:
+    planned, stats = run(lambda t: [t.step() for _ in range(20)] and None, 0.25, make=Experts, link="1GB/s")
+    assert planned[-1] == 0
+    assert stats["plans"] >= 1
+    assert stats["rejoined"] >= 15
+    assert stats["planned_operations"] >= 0.5 * stats["operations"] > 0
+    assert stats["prefetch_hits"] > 0
 
 
 def test_an_early_exit() -> None:
