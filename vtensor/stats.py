@@ -49,8 +49,8 @@ def memory_stats() -> dict[str, Any]:
     ``rejoined`` (times one that had left its plan was where it is followed again), ``operations`` (of iterations for
     which there were plans; those that use no managed memory are not counted) and ``planned_operations`` (that followed
     one), ``plans`` made, ``predicted_step_seconds`` and ``predicted_bytes`` (what the newest plan promises of step time
-    and ``used_bytes``; 0 without one), ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time, and
-    not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying beside computing, and while waited for; the
+    and ``used_bytes``; 0 without one), ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time,
+    and not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying beside computing, and while waited for; the
     latter is ``wait_seconds`` by another name). ``copy_lanes``: whether copies move beside computing. On the CPU
     without ``link`` and ``spill_dir`` they do not, because nobody but the threads that compute could move them; then
     nothing is hidden, and what a plan brings back is moved when it is needed: a late arrival.
