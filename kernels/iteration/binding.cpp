@@ -64,9 +64,12 @@ void Binding::bind(const Plan& plan) {
 void Binding::rejoin(const Plan& plan, std::int64_t births_ahead, std::uint32_t since) {
   births_ahead_ = births_ahead;
   planned_.resize(recorder_.tensors().size(), kNone);
-  for (std::size_t k = births_.size(); k-- > 0;) {
-    if (recorder_.tensors()[recorder_.births()[k]].born < static_cast<std::int32_t>(since)) break;
-    bind_birth(plan, k);
+  for (std::size_t k = left_; k < births_.size(); ++k) {
+    if (recorder_.tensors()[recorder_.births()[k]].born < static_cast<std::int32_t>(since)) {
+      nth_[k] = kNone;
+    } else {
+      bind_birth(plan, k);
+    }
   }
 }
 

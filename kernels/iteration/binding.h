@@ -28,6 +28,8 @@ class Binding {
   bool recognize(Plan& plan) const;
   // This plan from now on, also for what was allocated before.
   void bind(const Plan& plan);
+  // The plan is left: what is allocated from now on is none of its tensors.
+  void leave() noexcept { left_ = births_.size(); }
   // The same plan again, whose allocations are so many further on, also for what was allocated since a row of the iteration.
   void rejoin(const Plan& plan, std::int64_t births_ahead, std::uint32_t since);
   // Returns which tensor of the plan it is; kNone without one.
@@ -63,6 +65,7 @@ class Binding {
   std::vector<std::uint32_t> nth_;      // which of the plan's each is
   std::vector<std::uint32_t> before_;   // and each of the iteration before was
   std::int64_t births_ahead_ = 0;
+  std::size_t left_ = 0;
   std::vector<Living> living_;          // at its beginning, oldest first: the first of the recorder's tensors
 };
 

@@ -51,7 +51,9 @@ Finding PlanRunner::boundary(Engine& engine) {
       const auto mine = std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return p.get() == active_; });
       std::rotate(mine, mine + 1, plans_.end());
     } else {
-      if (active_ != nullptr && !completed) deviate(engine);
+      // One that came back and reached the plan's end goes on as planned.
+      const bool ended = !followed_ && recorder_.rows() > 0 && place_of(recorder_.rows() - 1) + 1 == active_rows();
+      if (active_ != nullptr && !completed && !ended) deviate(engine);
     }
     // Where all places are taken a plan is only made of what no plan could be followed in.
     const bool wanted = !has_plan() && (!planned || plans_.size() + incoming_.size() < kMostPlans);
@@ -59,7 +61,7 @@ Finding PlanRunner::boundary(Engine& engine) {
       asks_ = true;
     } else if (wanted) {
       if (streams == nullptr) recorder_.take_quicker_times(finished_);  // there only one of them was timed
-      const Sightings::Worth worth = sightings_.look(recorder_.hash(), was_timed, plans_.empty());
+      const Sightings::Worth worth = sightings_.look(recorder_.hash(), was_timed, plans_.empty() && incoming_.empty());
       if (worth == Sightings::Worth::timing) {
         timing_ = kMostPlans;
         streams->start_timing();
@@ -70,6 +72,8 @@ Finding PlanRunner::boundary(Engine& engine) {
     }
     std::swap(recorder_, finished_);
   }
+  if (way_back_.plan() != nullptr) engine.forget_arrivals();
+  way_back_.forget();
   if (forget_) {
     plans_.clear();
     sightings_.forget();
@@ -97,7 +101,6 @@ Finding PlanRunner::boundary(Engine& engine) {
   next_ = until_ = 0;
   ahead_ = {};
   births_before_ = 0;
-  way_back_.forget();
   due_.clear();
   recording_ = true;
   followed_ = !plans_.empty();
@@ -182,10 +185,7 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
   const bool makes =
       !plan.at.empty() && (plan.drop_at[next_] != plan.drop_at[until_] || plan.make_at[next_] != plan.make_at[until_]);
   if (moves_begin || makes || engine.moves_wait()) {
-    const auto begun = std::chrono::steady_clock::now();
-    go_on(engine);
-    const auto passed = std::chrono::steady_clock::now() - begun;
-    stall(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count()));
+    apart([&] { go_on(engine); });
   } else {
     next_ = until_;
   }
@@ -209,7 +209,8 @@ void PlanRunner::go_on(Engine& engine) {
   }
 }
 
-// The iteration is not the planned one, or of another size. True if a plan, perhaps the same, has the same prefix, and is near.
+// The iteration is not the planned one, or of another size. True if the plan still is the one, or another in which all before was
+// the same, and is near.
 bool PlanRunner::change_plan(Engine& engine, std::uint32_t row, StepId step) {
   const bool stays = active_->steps.is(place_of(row), step);
   Plan* best = stays ? active_ : nullptr;
@@ -244,11 +245,13 @@ bool PlanRunner::rejoin(Engine& engine, std::uint32_t row, StepId step) {
   const std::uint32_t planned = active_->at.empty() ? place : active_->at[place];
   const Missed missed(*active_, next_, planned);
   next_ = planned;
-  binding_.fill(missed.out, 0, missed.out.size(), out_now_);
-  binding_.fill(missed.in, 0, missed.in.size(), in_now_);
-  if (!out_now_.empty() || !in_now_.empty()) engine.move_by_plan(out_now_, in_now_);
-  binding_.fill(missed.drop, 0, missed.drop.size(), drop_now_);
-  if (!drop_now_.empty()) engine.remake().drop(drop_now_);
+  apart([&] {
+    binding_.fill(missed.out, 0, missed.out.size(), out_now_);
+    binding_.fill(missed.in, 0, missed.in.size(), in_now_);
+    if (!out_now_.empty() || !in_now_.empty()) engine.move_by_plan(out_now_, in_now_);
+    binding_.fill(missed.drop, 0, missed.drop.size(), drop_now_);
+    if (!drop_now_.empty()) engine.remake().drop(drop_now_);
+  });
   return true;
 }
 
@@ -260,7 +263,9 @@ void PlanRunner::deviate(Engine& engine, std::uint32_t row) {
   }
   followed_ = false;
   active_ = nullptr;
-  engine.forget_arrivals();
+  binding_.leave();
+  // What was on its way when the plan was left is wanted still if the iteration comes back.
+  if (way_back_.plan() == nullptr) engine.forget_arrivals();
   if (engine.seats() != nullptr) engine.seats()->end();
 }
 

@@ -98,10 +98,19 @@ class PlanRunner {
   std::uint32_t place_of(std::uint32_t row) const noexcept {
     return static_cast<std::uint32_t>(std::int64_t{row} + ahead_.rows);
   }
+  std::uint32_t active_rows() const noexcept { return active_ != nullptr ? active_->rows() : kNone; }
   std::size_t birth_of(const Plan& plan) const noexcept;
   bool change_plan(Engine& engine, std::uint32_t row, StepId step);
   void activate(Engine& engine, Plan& plan);
   void deviate(Engine& engine, std::uint32_t row = kNone);
+  // Moves chunks; that is not computing.
+  template <typename Work>
+  void apart(Work work) {
+    const auto begun = std::chrono::steady_clock::now();
+    work();
+    const auto passed = std::chrono::steady_clock::now() - begun;
+    stall(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count()));
+  }
   bool rejoin(Engine& engine, std::uint32_t row, StepId step);
   // How far a plan is from what was allocated so far: 0 is as planned. What allocates less than planned makes some moves too
   // many; what allocates more lacks some, which is worse.

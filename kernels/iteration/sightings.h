@@ -27,7 +27,10 @@ class Sightings {
   Worth look(std::uint64_t hash, bool timed, bool first);
   // There is a plan for it now.
   void planned(std::uint64_t hash) noexcept;
-  void forget() noexcept { seen_.clear(); }
+  void forget() noexcept {
+    seen_.clear();
+    fresh_ = 0;
+  }
 
  private:
   struct Seen {
@@ -38,6 +41,7 @@ class Sightings {
   Worth look_at_new(std::uint64_t hash, bool timed, bool first);
 
   std::vector<Seen> seen_;
+  std::uint64_t fresh_ = 0;  // so many had not been seen, or were forgotten since
 };
 
 }  // namespace vt

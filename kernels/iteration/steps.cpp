@@ -20,16 +20,14 @@ StepId Steps::step(std::uint64_t op, std::size_t births_since) noexcept { return
 
 std::uint32_t Steps::find(const Trail& trail, std::int64_t expected, std::int64_t first) const noexcept {
   if (!trail.tells()) return kNone;
-  const auto at = [&](std::int64_t row) {  // of those alike, the first from `row` on
-    return std::lower_bound(places_.begin(), places_.end(),
-                            std::pair{trail.sum(), static_cast<std::uint32_t>(std::max<std::int64_t>(row, 0))});
-  };
-  const auto alike = [&](auto place) { return place != places_.end() && place->first == trail.sum(); };
-  const auto after = at(expected);
-  std::uint32_t found = alike(after) ? after->second : kNone;
-  if (at(first) != after) {  // there are some between
-    const std::uint32_t before = std::prev(after)->second;
-    if (found == kNone || expected - before <= found - expected) found = before;
+  const std::pair at{trail.sum(), static_cast<std::uint32_t>(std::max<std::int64_t>(expected, 0))};
+  const auto after = std::lower_bound(places_.begin(), places_.end(), at);  // of those alike, the first from there on
+  std::uint32_t found = kNone;
+  if (after != places_.end() && after->first == trail.sum()) found = after->second;
+  if (after != places_.begin()) {
+    const auto [sum, before] = *std::prev(after);
+    const bool nearer = found == kNone || expected - before <= found - expected;
+    if (sum == trail.sum() && before >= first && nearer) found = before;
   }
   return found;
 }

@@ -1,14 +1,17 @@
 #include "iteration/way_back.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
 namespace vt {
 
 namespace {
-// An iteration may go back by this share of its rows, a layer or so. Not by more: each batch of an evaluation would follow the
-// plan's forward pass, and what that sends out for the backward pass would have to come back for the next.
-constexpr std::uint32_t kBackShare = 16;
+// Where an iteration left, it may go back by this share of its rows, a layer or so. Not by more: each batch of an evaluation
+// would follow the plan's forward pass, and what that sends out for the backward pass would have to come back for the next. And
+// however long it does something else, it is expected to go on not much further: after an evaluation the backward pass begins
+// at its first layer.
+constexpr std::uint32_t kNearShare = 16;
 }  // namespace
 
 void WayBack::leave(Plan& plan, std::uint32_t row, StepId step) noexcept {
@@ -16,13 +19,16 @@ void WayBack::leave(Plan& plan, std::uint32_t row, StepId step) noexcept {
   trail_ = {};
   trail_.add(step);
   expected_ = row;
-  first_ = expected_ - plan.rows() / kBackShare;
+  const std::int64_t near = plan.rows() / kNearShare;
+  first_ = row - near;
+  last_ = row + std::max<std::int64_t>(near, Trail::kLong);
 }
 
 std::uint32_t WayBack::step(StepId step) noexcept {
   if (plan_ == nullptr) return kNone;
   trail_.add(step);
-  return plan_->steps.find(trail_, ++expected_, first_);
+  expected_ = std::min(expected_ + 1, last_);
+  return plan_->steps.find(trail_, expected_, first_);
 }
 
 Missed::Missed(const Plan& plan, std::uint32_t from, std::uint32_t to) {

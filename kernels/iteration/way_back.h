@@ -26,7 +26,7 @@ class WayBack {
  private:
   Plan* plan_ = nullptr;
   Trail trail_;
-  std::int64_t expected_ = 0, first_ = 0;
+  std::int64_t expected_ = 0, first_ = 0, last_ = 0;  // rows of the plan; expected from the first to the last
 };
 
 // What planned rows [from, to) would have moved by the end, had they been followed. What they make again is left out: whoever

@@ -114,7 +114,9 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
   for (const std::string& name : names) ids.push_back(operator_id(name));
   for (const std::size_t name : op_name) operations.push_back(ids.at(name));
   std::vector<std::uint32_t> births_in(operations.size(), 0);
-  for (const std::uint32_t tensor : plan->births) ++births_in.at(static_cast<std::size_t>(born.at(tensor)));
+  for (const std::uint32_t tensor : plan->births) {
+    if (born.at(tensor) >= 0) ++births_in.at(static_cast<std::size_t>(born[tensor]));
+  }
   plan->set_rows(operations, births_in);
   plan->out = parts_of(given, "out");
   plan->in = parts_of(given, "in");

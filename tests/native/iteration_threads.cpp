@@ -197,6 +197,66 @@ TEST(an_iteration_that_does_less_finds_back_into_its_plan) {
   end_session(engine);
 }
 
+TEST(what_was_allocated_on_the_way_is_none_of_the_plan_in_the_next_iteration_either) {
+  constexpr std::uint32_t kMany = 20;
+  Engine& engine = begin_session(4 * kMany);
+  const auto plan = make_plan(kMany);
+  Recorder recorder;
+  Binding binding(recorder);
+  std::vector<Range*> ranges;
+  const auto birth = [&](const Plan* followed) {
+    recorder.row(operator_id("make"));
+    ranges.push_back(engine.find(engine.allocate(2 * kChunk)));
+    recorder.born(*ranges.back());
+    binding.born(*ranges.back(), followed);
+  };
+  recorder.begin(1, {});
+  binding.begin({});
+  binding.bind(*plan);
+  birth(plan.get());
+  binding.leave();
+  birth(nullptr);  // it is not planned, and the next is the plan's second
+  birth(nullptr);
+  binding.rejoin(*plan, -1, 2);
+  birth(plan.get());
+  CHECK(binding.present().size() == 3 && binding.present()[1].range == ranges[2] && binding.present()[2].range == ranges[3]);
+  Plan next = *make_plan(3);
+  next.births.clear();
+  next.previous = {0, 1, 2};
+  recorder.begin(2, ranges);
+  binding.begin(ranges);
+  binding.bind(next);
+  CHECK(binding.present().size() == 3 && binding.present()[0].range == ranges[0]);
+  CHECK(binding.present()[1].range == ranges[2] && binding.present()[2].range == ranges[3]);
+  for (Range* range : ranges) engine.free(reinterpret_cast<char*>(range->base), true);
+  end_session(engine);
+}
+
+TEST(iterations_that_are_never_alike_are_worth_a_plan_now_and_then) {
+  using Worth = Sightings::Worth;
+  Sightings sightings;
+  std::vector<std::uint64_t> worth;
+  for (std::uint64_t hash = 1; hash <= 200; ++hash) {
+    if (sightings.look(hash, true, true) == Worth::analysing) worth.push_back(hash);
+  }
+  CHECK(worth == std::vector<std::uint64_t>({6, 12, 24, 48, 96, 192}));
+  sightings.forget();
+  for (std::uint64_t hash = 1; hash <= 200; ++hash) CHECK(sightings.look(hash, true, false) == Worth::nothing);  // there is one
+  sightings.forget();
+  for (std::uint64_t hash = 1; hash < 5; ++hash) CHECK(sightings.look(hash, false, true) == Worth::nothing);
+  CHECK(sightings.look(5, false, true) == Worth::timing && sightings.look(6, true, true) == Worth::analysing);
+  sightings.forget();
+  CHECK(sightings.look(1, true, true) == Worth::nothing && sightings.look(1, true, true) == Worth::analysing);
+  for (std::uint64_t hash = 2; hash < 60; ++hash) CHECK(sightings.look(hash, true, true) == Worth::nothing);
+  sightings.forget();
+  for (int k = 1; k <= 16; ++k) {
+    const bool turn = k == 2 || k == 4 || k == 8 || k == 16;
+    CHECK(sightings.look(1, true, false) == (turn ? Worth::analysing : Worth::nothing));
+  }
+  sightings.planned(1);
+  CHECK(sightings.look(1, true, false) == Worth::analysing);
+}
+
 TEST(a_place_is_the_nearest_of_those_alike_and_not_far_back) {
   constexpr std::uint32_t kPeriod = 20;
   std::vector<StepId> steps;  // five layers, and a head
