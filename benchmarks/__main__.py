@@ -20,6 +20,7 @@ from . import (
     remaking,
     steps,
     traces,
+    unlike,
 )
 from .ecosystem import run as ecosystem
 from .edge import link_here
@@ -49,6 +50,7 @@ CASES = {
     "U1": ("loops of other libraries beside a bare one", ecosystem.run),
     "U4": ("what `vtensor fit` foresees beside what a run then takes", fitting.run),
     "L1": ("batches each of another length", lengths.run),
+    "L2": ("iterations that differ: experts without tokens, layers left out", lambda: unlike.run(link_here())),
     "E1": ("the largest batches on modelled GPUs", devices.run),
     "G2": ("padding and unmanaged memory at the sizes of small GPUs", padding.run),
     "M1": ("real memory with a spill file", steps.spill),

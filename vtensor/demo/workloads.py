@@ -86,6 +86,22 @@ def _bert_base(times: int, least: int = 0) -> tuple[nn.Module, Callable[[int], B
     return BertForMaskedLM(BertConfig()), _text(8 * times, 128, least)
 
 
+def _mixtral(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6, "num_local_experts": 32}
+    config = MixtralConfig(vocab_size=256, num_attention_heads=4, num_key_value_heads=2, **shape)
+    return MixtralForCausalLM(config), _text(times, 40)
+
+
+def _opt(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
+    from transformers import OPTConfig, OPTForCausalLM
+
+    shape = {"hidden_size": 512, "word_embed_proj_dim": 512, "ffn_dim": 2048, "num_hidden_layers": 8}
+    config = OPTConfig(vocab_size=256, num_attention_heads=8, layerdrop=0.1, **shape)
+    return OPTForCausalLM(config), _text(4 * times, 256)
+
+
 def _mobilenet_v2(times: int) -> tuple[nn.Module, Callable[[int], Batch]]:
     from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
 
@@ -149,6 +165,8 @@ _OTHERS = {
     "resnet101": Workload("ResNet-101", _resnet101),
     "gpt2_lengths": Workload("GPT-2 type, lengths from 128 to 384", lambda times: _gpt2(times, 128)),
     "bert_lengths": Workload("BERT-base, lengths from 32 to 128", lambda times: _bert_base(times, 32)),
+    "experts": Workload("Mixtral's type, 32 experts, of which other ones have no tokens in each step", _mixtral),
+    "layerdrop": Workload("OPT's type, a tenth of the layers left out at random", _opt),
 }
 
 
