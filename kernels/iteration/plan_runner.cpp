@@ -16,14 +16,10 @@ double distance(Bytes allocated, Bytes planned) noexcept {
 }
 }  // namespace
 
-std::size_t PlanRunner::birth_of(const Plan& plan) const noexcept {
-  const std::int64_t ahead = &plan == active_ ? ahead_.births : 0;
-  return static_cast<std::size_t>(static_cast<std::int64_t>(recorder_.births().size()) + ahead);
-}
-
 double PlanRunner::misfit(const Plan& plan) const noexcept {
-  const Bytes ahead = &plan == active_ ? ahead_.allocated : 0;
-  return distance(recorder_.allocated() + ahead, plan.allocated[std::min(birth_of(plan), plan.births.size())]);
+  const Ahead ahead = &plan == active_ ? ahead_ : Ahead{};
+  const std::size_t birth = std::min(ahead.birth(recorder_.births().size()), plan.births.size());
+  return distance(recorder_.allocated() + ahead.allocated, plan.allocated[birth]);
 }
 
 Finding PlanRunner::boundary(Engine& engine) {
@@ -52,7 +48,7 @@ Finding PlanRunner::boundary(Engine& engine) {
       std::rotate(mine, mine + 1, plans_.end());
     } else {
       // One that came back and reached the plan's end goes on as planned.
-      const bool ended = !followed_ && recorder_.rows() > 0 && place_of(recorder_.rows() - 1) + 1 == active_rows();
+      const bool ended = active_ != nullptr && !followed_ && ahead_.row(recorder_.rows()) == active_->rows();
       if (active_ != nullptr && !completed && !ended) deviate(engine);
     }
     // Where all places are taken a plan is only made of what no plan could be followed in.
@@ -173,12 +169,12 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
   counters_.rows += !plans_.empty();
   if (active_ == nullptr && !rejoin(engine, row, step)) return row;
   const bool looks = unlike_ && recorder_.births().size() >= look_at_;
-  if (looks || !active_->steps.is(place_of(row), step)) {
+  if (looks || !active_->steps.is(ahead_.row(row), step)) {
     look_at_ = 2 * recorder_.births().size() + 1;  // by then as much again was allocated: sizes may tell more
     if (!change_plan(engine, row, step)) return row;
   }
   const Plan& plan = *active_;
-  const std::uint32_t place = place_of(row);
+  const std::uint32_t place = ahead_.row(row);
   ++counters_.planned_rows;
   until_ = (plan.at.empty() ? place : plan.at[place]) + 1;
   const bool moves_begin = plan.out_at[next_] != plan.out_at[until_] || plan.in_at[next_] != plan.in_at[until_];
@@ -212,7 +208,7 @@ void PlanRunner::go_on(Engine& engine) {
 // The iteration is not the planned one, or of another size. True if the plan still is the one, or another in which all before was
 // the same, and is near.
 bool PlanRunner::change_plan(Engine& engine, std::uint32_t row, StepId step) {
-  const bool stays = active_->steps.is(place_of(row), step);
+  const bool stays = active_->steps.is(ahead_.row(row), step);
   Plan* best = stays ? active_ : nullptr;
   for (const auto& plan : plans_) {
     const bool fits = row < plan->rows() && plan->hash[row] == recorder_.hash();
@@ -220,7 +216,7 @@ bool PlanRunner::change_plan(Engine& engine, std::uint32_t row, StepId step) {
   }
   if (best != nullptr) farthest_ = std::max(farthest_, misfit(*best));
   if (best == nullptr || misfit(*best) > kFar) {
-    if (!stays) way_back_.leave(*active_, place_of(row), step);
+    if (!stays) way_back_.leave(*active_, ahead_.row(row), step);
     deviate(engine, row);
     return false;
   }
@@ -237,9 +233,9 @@ bool PlanRunner::rejoin(Engine& engine, std::uint32_t row, StepId step) {
   active_ = way_back_.plan();
   way_back_.forget();
   ++counters_.rejoined;
-  const auto births = static_cast<std::int64_t>(recorder_.births().size());
-  ahead_ = {std::int64_t{place} - row, std::int64_t{active_->steps.births_before(place)} - births, 0};
-  ahead_.allocated = active_->allocated[birth_of(*active_)] - recorder_.allocated();
+  const std::uint32_t births = active_->steps.births_before(place);
+  ahead_ = {std::int64_t{place} - row, births - static_cast<std::int64_t>(recorder_.births().size()),
+            active_->allocated[births] - recorder_.allocated()};
   binding_.rejoin(*active_, ahead_.births, row + 1 - static_cast<std::uint32_t>(Trail::kLong));
   if (engine.seats() != nullptr) active_->seating.begin(*engine.seats(), binding_.present());
   const std::uint32_t planned = active_->at.empty() ? place : active_->at[place];
@@ -278,8 +274,9 @@ void PlanRunner::activate(Engine& engine, Plan& plan) {
 }
 
 Wish PlanRunner::wish() const {
-  if (active_ == nullptr || active_->seating.none() || birth_of(*active_) >= active_->births.size()) return {};
-  return active_->seating.wish(active_->births[birth_of(*active_)]);
+  if (active_ == nullptr || active_->seating.none()) return {};
+  const std::size_t nth = ahead_.birth(recorder_.births().size());
+  return nth < active_->births.size() ? active_->seating.wish(active_->births[nth]) : Wish{};
 }
 
 void PlanRunner::born(Range& range) {

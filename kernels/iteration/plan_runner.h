@@ -62,7 +62,7 @@ class PlanRunner {
   std::uint32_t row(Engine& engine, OpId op, Ticket::Lane stream = Ticket::Lane::none);
   // Whether an operation that begins with this row will be run again.
   bool sees(std::uint32_t row) const noexcept {
-    return active_ != nullptr && place_of(row) < active_->sees.size() && active_->sees[place_of(row)] != 0;
+    return active_ != nullptr && ahead_.row(row) < active_->sees.size() && active_->sees[ahead_.row(row)] != 0;
   }
   // Whether a plan may be made of the iteration, which should know what could be run again.
   bool asks() const noexcept { return !followed_ || asks_; }
@@ -89,17 +89,6 @@ class PlanRunner {
   PlanCounters counters() const noexcept { return counters_; }
 
  private:
-  // What of the active plan the iteration has before it: 0 unless it left it, and is back.
-  struct Ahead {
-    std::int64_t rows = 0, births = 0;
-    Bytes allocated = 0;  // modulo 2^64
-  };
-
-  std::uint32_t place_of(std::uint32_t row) const noexcept {
-    return static_cast<std::uint32_t>(std::int64_t{row} + ahead_.rows);
-  }
-  std::uint32_t active_rows() const noexcept { return active_ != nullptr ? active_->rows() : kNone; }
-  std::size_t birth_of(const Plan& plan) const noexcept;
   bool change_plan(Engine& engine, std::uint32_t row, StepId step);
   void activate(Engine& engine, Plan& plan);
   void deviate(Engine& engine, std::uint32_t row = kNone);
@@ -127,7 +116,7 @@ class PlanRunner {
   double farthest_ = 0;                       // misfit of the nearest plan, the largest so far
   std::vector<std::unique_ptr<Plan>> plans_;  // the one completed last at the end
   Plan* active_ = nullptr;                    // the one that is followed now
-  Ahead ahead_;
+  Ahead ahead_;                               // of the iteration
   WayBack way_back_;                          // from where it was left
   std::size_t births_before_ = 0;             // the newest row
   bool unlike_ = false;                       // something allocated has another size than in the active plan

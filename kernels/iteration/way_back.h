@@ -4,8 +4,8 @@
 // planned. Of the places in the plan that could be it, the nearest is taken to be where it is. A place taken wrongly costs
 // copies, and is left again where steps differ.
 //
-// Covers: watching for the place, and what has been passed over then. Leaves: telling places (steps.h), what is done there
-// (plan_runner.h), which tensor is which (binding.h).
+// Covers: watching for the place, how far on it is, what has been passed over then.
+// Leaves: telling places (steps.h), what is done there (plan_runner.h), which tensor is which (binding.h).
 // Thread-safety: none; thread_state.h guards it.
 #pragma once
 
@@ -27,6 +27,15 @@ class WayBack {
   Plan* plan_ = nullptr;
   Trail trail_;
   std::int64_t expected_ = 0, first_ = 0, last_ = 0;  // rows of the plan; expected from the first to the last
+};
+
+// By how much a plan is further on than an iteration that follows it; 0 unless that left it, and is back.
+struct Ahead {
+  std::int64_t rows = 0, births = 0;
+  Bytes allocated = 0;  // modulo 2^64
+
+  std::uint32_t row(std::uint32_t of) const noexcept { return static_cast<std::uint32_t>(std::int64_t{of} + rows); }
+  std::size_t birth(std::size_t of) const noexcept { return static_cast<std::size_t>(static_cast<std::int64_t>(of) + births); }
 };
 
 // What planned rows [from, to) would have moved by the end, had they been followed. What they make again is left out: whoever
