@@ -60,7 +60,7 @@ class Planner:
     def __init__(self, module: ModuleType, config: Config) -> None:
         self.module, self.config = module, config
         kinds: dict[str, Callable[[Recording, Any, lgm.Device], None]] = {"plan": self._plan, "delta": self._prefetch}
-        self._make = kinds.get(config.policy)  # of an iteration that came twice
+        self._make = kinds.get(config.policy)  # of an iteration that is worth it (kernels/iteration/sightings.h)
         self._marked = False  # somebody calls step()
         self._inside = False  # of what is one iteration, whatever steps there are
         self._marker = Marker()
@@ -126,13 +126,13 @@ class Planner:
             log.debug("an iteration went unnoticed", exc_info=True)
 
     def _boundary(self) -> None:
-        repeated = self.module.boundary()
+        telling = self.module.boundary()
         for listener in self.listeners:
             listener()
         self._before, self._now = self._now, self.module.snapshot() if self._make is not None else {}
         if self.config.policy == "plan" and self.plan is None and _left(self._now) and not _left(self._before):
             prepare(self._now["allocations"])
-        if repeated and self._make is not None and not self.work.busy:
+        if telling and self._make is not None and not self.work.busy:
             raw = self.module.recorded_iteration()
             if not len(raw["op_name"]):
                 self.why_not = _ELSEWHERE

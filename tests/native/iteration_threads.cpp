@@ -22,6 +22,7 @@ namespace {
 
 constexpr Bytes kChunk = 4096;
 constexpr std::uint32_t kTensors = 4;  // a forward pass makes them, a backward pass uses and frees them in reverse
+constexpr std::uint32_t kMany = 20;    // in so many an iteration finds its place again
 
 Engine& begin_session(std::size_t budget, double link = 0, Team team = nullptr) {
   EngineConfig config;
@@ -119,6 +120,14 @@ std::unique_ptr<Plan> make_plan(std::uint32_t tensors = kTensors) {
   return plan;
 }
 
+// The next iteration follows a plan.
+Engine& begin_planned(std::size_t budget, std::uint32_t tensors = kTensors) {
+  Engine& engine = begin_session(budget);
+  install_plan(make_plan(tensors));
+  end_iteration(engine);
+  return engine;
+}
+
 void end_session(Engine& engine) {
   stop_recording();
   const Snapshot shot = engine.inspect().snapshot();
@@ -153,9 +162,7 @@ TEST(a_plan_is_followed_from_the_next_boundary_on) {
 }
 
 TEST(an_iteration_that_is_another_leaves_the_plan_and_returns_at_the_next_boundary) {
-  Engine& engine = begin_session(6);
-  install_plan(make_plan());
-  end_iteration(engine);
+  Engine& engine = begin_planned(6);
   iterate(engine, 1);
   end_iteration(engine);
   release(engine, make(engine, 5));  // too short to be one
@@ -167,10 +174,7 @@ TEST(an_iteration_that_is_another_leaves_the_plan_and_returns_at_the_next_bounda
 }
 
 TEST(an_iteration_that_does_more_finds_back_into_its_plan) {
-  constexpr std::uint32_t kMany = 20;
-  Engine& engine = begin_session(2 * kMany - 2);
-  install_plan(make_plan(kMany));
-  end_iteration(engine);
+  Engine& engine = begin_planned(2 * kMany - 2, kMany);
   std::uint64_t prefetches = 0;
   for (const std::uint32_t peeks_at : {kNone, 1u, kNone, 8u}) {
     iterate(engine, 1, kMany, peeks_at);
@@ -183,10 +187,7 @@ TEST(an_iteration_that_does_more_finds_back_into_its_plan) {
 }
 
 TEST(an_iteration_that_does_less_finds_back_into_its_plan) {
-  constexpr std::uint32_t kMany = 20;
-  Engine& engine = begin_session(2 * kMany - 4);
-  install_plan(make_plan(kMany));
-  end_iteration(engine);
+  Engine& engine = begin_planned(2 * kMany - 4, kMany);
   iterate(engine, 1, kMany - 1);  // leaves where it reads too early, and is back when it has read as often as tells a place
   end_iteration(engine);
   CHECK(plan_counters().planned == 0 && plan_counters().deviations == 1 && plan_counters().rejoined == 1);
@@ -198,7 +199,6 @@ TEST(an_iteration_that_does_less_finds_back_into_its_plan) {
 }
 
 TEST(what_was_allocated_on_the_way_is_none_of_the_plan_in_the_next_iteration_either) {
-  constexpr std::uint32_t kMany = 20;
   Engine& engine = begin_session(4 * kMany);
   const auto plan = make_plan(kMany);
   Recorder recorder;
