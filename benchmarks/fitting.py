@@ -1,99 +1,110 @@
 """Does ``vtensor fit`` say what a run then takes (U4)?
 
-Covers: three unmodified loops; for each, what is foreseen at 50 and 35 % of the peak, and a run at these budgets.
-``python -m benchmarks.fitting MODEL STEPS`` is such a loop.
+Covers: three unmodified loops; for each, what is foreseen at 50 and 35 % of the peak, and runs at these budgets. All
+take turns at a step each, so that what this machine does meanwhile happens to them all.
+``python -m benchmarks.fitting MODEL STEPS`` is such a loop: one step for each line on its stdin.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import torch
 
+from vtensor.demo.show import Turns, measure_peak
 from vtensor.demo.workloads import workload
 
 from .record import Row, write
 from .steps import THREE
 
 SHARES = ("50%", "35%")
-STEPS, LAST = 18, 8  # by then plans are made and followed
+SETTLED, LAST = 10, 8  # steps until plans are followed; of those beside which is foreseen, at least
 ROUNDS = 2
-_VTENSOR = [sys.executable, "-m", "vtensor"]
 _ROW = re.compile(r"^ +([\d.]+ [KMG]iB) +(\d+%) +[\d.]+ [KMG]iB +([\d.]+ \w+)", re.MULTILINE)
 _UNITS = {"s": 1.0, "ms": 1e-3}
 
 
 def train(name: str, steps: int) -> None:
-    """The loop of anyone, that says what each step took."""
+    """The loop of anyone, but that it waits for its turn, and says what each step took."""
     torch.manual_seed(0)
     model, batch = workload(name)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for step in range(steps):
+    print(json.dumps({}), flush=True)
+    for step, _ in zip(range(steps), sys.stdin, strict=False):
         given = batch(step)
         begin = time.perf_counter()
         model(**given).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        print(f"step {time.perf_counter() - begin:.4f}", flush=True)
+        print(json.dumps({"seconds": time.perf_counter() - begin}), flush=True)
 
 
-def _output(*arguments: str) -> str:
-    done = subprocess.run(
-        [*_VTENSOR, *arguments], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[1]
-    )
-    return done.stdout
+class _Loop(Turns):
+    """One under `vtensor`'s command of these words."""
+
+    def __init__(self, name: str, *words: str) -> None:
+        super().__init__(["-m", "vtensor", *words, "-m", "benchmarks.fitting", name, "1000"])
+
+    def seconds(self) -> float:
+        return float(self.step()["seconds"])
+
+    def answer(self) -> str | None:
+        """One more step; if it was the last that it needed: what it then says."""
+        self.go()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        return None if line.startswith("{") else line + self.process.stdout.read()
 
 
-def _loop(name: str, steps: int) -> list[str]:
-    return ["-m", "benchmarks.fitting", name, str(steps)]
-
-
-def foreseen(name: str) -> dict[str, tuple[str, float]]:
-    """Budget and seconds of a step, by share of the peak; of all of it: what a run without a budget took."""
-    rows = _ROW.findall(_output("fit", *_loop(name, 100)))
-    found = {}
-    for budget, share, step in rows:
+def _round(name: str, budgets: dict[str, str]) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of a step by share of the peak: as foreseen, and as taken meanwhile by runs that follow plans."""
+    runs = {share: _Loop(name, "run", "--budget", budget) for share, budget in budgets.items()}
+    taken: dict[str, list[float]] = {share: [] for share in runs}
+    fit = None
+    try:
+        for _ in range(SETTLED):
+            for run in runs.values():
+                run.seconds()
+        fit, said = _Loop(name, "fit"), None
+        while said is None or len(taken[SHARES[0]]) < LAST:
+            said = said or fit.answer()
+            for share, run in runs.items():
+                taken[share].append(run.seconds())
+    finally:
+        for each in [*runs.values(), *([fit] if fit else [])]:
+            each.stop()
+    foreseen = {}
+    for _, share, step in _ROW.findall(said):
         number, unit = step.split()
-        found[share] = budget.replace(" ", ""), float(number) * _UNITS[unit]
-    return found
-
-
-def taken(name: str, budget: str) -> float:
-    """Seconds of a step under it, once plans are followed."""
-    text = _output("run", "--budget", budget, *_loop(name, STEPS))
-    return statistics.median([float(each) for each in re.findall(r"^step ([\d.]+)", text, re.MULTILINE)][-LAST:])
+        foreseen[share] = float(number) * _UNITS[unit]
+    return foreseen, {share: statistics.median(seconds) for share, seconds in taken.items()}
 
 
 def run() -> None:
-    """Each model in turns: what is foreseen, what is taken."""
+    """Each model: what is foreseen, what is taken."""
     rows: list[Row] = []
     for name in THREE:
-        said: dict[str, list[float]] = {share: [] for share in SHARES}
-        took: dict[str, list[float]] = {share: [] for share in SHARES}
-        budgets = {}
-        for _ in range(ROUNDS):
-            found = foreseen(name)
-            for share in SHARES:
-                budgets[share], seconds = found[share]
-                said[share].append(seconds)
-                took[share].append(taken(name, budgets[share]))
-        for share in SHARES:
-            ratios = [a / b for a, b in zip(said[share], took[share], strict=True)]
+        peak = measure_peak(name)
+        budgets = {share: f"{int(peak * int(share[:-1]) / 100)}" for share in SHARES}
+        rounds = [_round(name, budgets) for _ in range(ROUNDS)]
+        for share, budget in budgets.items():
+            said, took = ([figures[share] for figures in both] for both in zip(*rounds, strict=True))
+            ratios = [a / b for a, b in zip(said, took, strict=True)]
             rows.append({
-                "model": name, "budget": budgets[share], "of the peak": share,
-                "foreseen (s)": ", ".join(f"{each:.3f}" for each in said[share]),
-                "taken (s)": ", ".join(f"{each:.3f}" for each in took[share]),
+                "model": name, "budget (MiB)": int(budget) >> 20, "of the peak": share,
+                "foreseen (s)": ", ".join(f"{each:.3f}" for each in said),
+                "taken (s)": ", ".join(f"{each:.3f}" for each in took),
                 "foreseen / taken": ", ".join(f"{each:.3f}" for each in ratios),
                 "in the mean": round(statistics.geometric_mean(ratios), 3),
             })  # fmt: skip
             print(rows[-1], flush=True)
-    write("fitting", rows, "What `vtensor fit` foresees beside what `vtensor run` then takes (U4); goal: within 10 %.")
+    what = "What `vtensor fit` foresees beside what `vtensor run` takes meanwhile, in turns (U4); goal: within 10 %."
+    write("fitting", rows, what)
 
 
 if __name__ == "__main__":

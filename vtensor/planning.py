@@ -126,7 +126,7 @@ class Planner:
             log.debug("an iteration went unnoticed", exc_info=True)
 
     def _boundary(self) -> None:
-        telling = self.module.boundary()
+        telling = self.module.boundary(self.wanted)
         for listener in self.listeners:
             listener()
         self._before, self._now = self._now, self.module.snapshot() if self._make is not None else {}

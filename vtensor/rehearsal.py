@@ -7,10 +7,13 @@ Leaves: where iterations end (``planning``), running the script (``launcher``), 
 
 from __future__ import annotations
 
+import dataclasses
+import statistics
 import sys
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 import lgm
@@ -29,10 +32,11 @@ from .traces import trace_of
 
 __all__ = ["Rehearsal"]
 
-_AGREE = 0.03  # the second quickest of an iteration's times is no longer than that
+_AGREE = 0.03  # of an iteration's times, no more between the three in the middle
 _ALIKE = 3  # iterations of one kind, at least
 _MOST = 20  # iterations until it is said that times do not agree
-_COPYING = 4  # iterations under half of the peak: the first touch memory of the host that was never touched
+_COPYING = 7  # iterations under half of the peak
+_TOUCHING = 2  # the first of them: they touch memory of the host that was never touched
 
 
 class _Enough(SystemExit):
@@ -51,14 +55,14 @@ class Rehearsal:
     def __init__(self, module: ModuleType, gpu: str | None = None, numbers: Numbers = "fp32") -> None:
         self._module, self._gpu, self._numbers = module, gpu, numbers
         self._times: dict[tuple[int, int], list[float]] = {}  # of each kind: operations, and bytes they allocate
-        self._quickest: dict[tuple[int, int], dict[str, Any]] = {}
+        self._newest: dict[tuple[int, int], dict[str, Any]] = {}
         self._iterations = 0
         self._kind: tuple[int, int] | None = None  # once recorded: the one that is answered for
         self._trace: lgm.Trace | None = None
         self._shot: dict[str, Any] = {}
         self._device: lgm.Device | None = None
         self._copying = 0
-        self._pressed: dict[str, Any] | None = None  # the quickest of these
+        self._pressed: list[float] = []  # times of those of this kind
         self._why = ""  # copies could not be measured
 
     def note(self) -> None:
@@ -70,21 +74,19 @@ class Rehearsal:
 
     def _record(self) -> None:
         raw = self._module.recorded_iteration()
-        if not len(raw["op_name"]):
+        if not raw["took"]:
             return
         self._iterations += 1
         kind = _kind(raw)
-        times = self._times.setdefault(kind, [])
-        seconds = _seconds(raw)
-        if not times or seconds < min(times):
-            self._quickest[kind] = raw
-        times.append(seconds)
+        self._times.setdefault(kind, []).append(raw["took"] / 1e9)
+        self._newest[kind] = raw
         if self._agrees(kind) or self._iterations >= _MOST:
             self._measure(kind if self._agrees(kind) else self._largest())
 
     def _agrees(self, kind: tuple[int, int]) -> bool:
-        quick = sorted(self._times[kind])[:2]
-        return len(self._times[kind]) >= _ALIKE and quick[1] <= (1 + _AGREE) * quick[0]
+        times = sorted(self._times[kind])
+        middle = (len(times) - 1) // 2
+        return len(times) >= _ALIKE and times[middle + 1] <= (1 + _AGREE) * times[middle - 1]
 
     def _largest(self) -> tuple[int, int]:
         often = max(len(times) for times in self._times.values())
@@ -93,8 +95,7 @@ class Rehearsal:
     def _measure(self, kind: tuple[int, int]) -> None:
         """Now under half of the peak, to see how fast this machine copies."""
         config = session.active_config()
-        self._kind = kind
-        self._trace = trace_of(self._quickest[kind])
+        self._kind, self._trace = kind, self._usual(kind, self._times[kind])
         life = analyze_lifetimes(self._trace)
         chunks = max(life.peak // 2, int(life.needed.max()), 2)
         try:
@@ -108,8 +109,8 @@ class Rehearsal:
         self._copying += 1
         if self._shot:
             self._device = found_device(session.active_config(), self._shot, shot, raw["stalls"] / 1e9)
-        if _kind(raw) == self._kind and (self._pressed is None or _seconds(raw) < _seconds(self._pressed)):
-            self._pressed = raw
+        if self._copying > _TOUCHING and raw["took"] and _kind(raw) == self._kind:
+            self._pressed.append(raw["took"] / 1e9)
         self._shot = shot
         if self._copying >= _COPYING:
             raise _Enough(0)
@@ -118,7 +119,7 @@ class Rehearsal:
         """The answer, on stdout; on stderr how it was come by, and what of it is doubtful."""
         if self._trace is None and self._times:
             self._kind = self._largest()
-            self._trace = trace_of(self._quickest[self._kind])
+            self._trace = self._usual(self._kind, self._times[self._kind])
         if self._trace is None or self._kind is None:
             _say(
                 "no whole iteration was seen: each ends with an optimizer's step or vtensor.step(), and the first is "
@@ -129,12 +130,23 @@ class Rehearsal:
         device = self._device or found_device(session.active_config(), {}, self._module.snapshot())
         beside = int(self._module.unmanaged()["peak"])
         try:
-            pressed = None if self._pressed is None else trace_of(self._pressed, **self._trace.meta)
+            pressed = self._usual(self._kind, self._pressed) if self._pressed else None
+            if pressed is not None and pressed.seconds < self._trace.seconds:
+                pressed = None  # what is asked of it costs less than times differ here
             print(by_budget(self._trace, device, beside, pressed, Bar()))
             if self._gpu is not None:
                 print("\n" + by_size(self._trace, GPUS[self._gpu], self._numbers, Bar()))
         except LgmError as error:
             _say(str(error))
+
+    def _usual(self, kind: tuple[int, int], times: list[float]) -> lgm.Trace:
+        """An iteration of this kind that takes what is in the middle of these times: the quickest is what a run takes
+        that is lucky in each step.
+        """
+        known = {} if self._trace is None else self._trace.meta
+        trace = trace_of(self._newest[kind], **known)
+        pace = statistics.median(times) / trace.seconds if trace.seconds else 1.0
+        return dataclasses.replace(trace, op_ns=np.rint(trace.op_ns * pace).astype(np.int64))
 
     def _say_how(self) -> None:
         assert self._trace is not None and self._kind is not None
@@ -154,10 +166,6 @@ class Rehearsal:
 
 def _kind(raw: dict[str, Any]) -> tuple[int, int]:
     return len(raw["op_name"]), int(raw["tensor_bytes"][raw["tensor_born"] >= 0].sum())
-
-
-def _seconds(raw: dict[str, Any]) -> float:
-    return float(raw["end"] - raw["op_begin"][0]) / 1e9
 
 
 def _say(text: str) -> None:

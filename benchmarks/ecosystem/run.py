@@ -19,6 +19,7 @@ from .table import LOOPS
 
 _TURNS = 2
 _SHARE = 0.4
+_DOUBTS = 4  # more loops in plain torch, before what came out differently is taken for vtensor's doing
 
 
 class _Loop:
@@ -64,7 +65,20 @@ def _pair(name: str, budget: int) -> tuple[list[float], list[float], dict[str, A
     return [b["processor"] for _, b in steps], [a["processor"] for a, _ in steps], expected, got
 
 
-def _identical(expected: set[str], got: set[str]) -> str:
+def _digest(name: str) -> str:
+    """Of what a whole loop in plain torch made."""
+    loop = _Loop(name, "plain")
+    try:
+        return [str(loop.go_on().get("digest")) for _ in range(STEPS - WARM + 2)][-1]
+    finally:
+        loop.stop()
+
+
+def _identical(name: str, expected: set[str], got: set[str]) -> str:
+    for _ in range(_DOUBTS):
+        if got == expected or len(expected) > 1:
+            break
+        expected = expected | {_digest(name)}  # two may have been the same by chance
     if len(expected) > 1:  # inductor's gradient of an embedding, on several threads
         return "plain PyTorch differs from itself"
     return "yes" if got == expected else "NO"
@@ -87,7 +101,7 @@ def _measured(name: str) -> Row:
     return {
         "loop": name, "plain (s)": round(statistics.median(plain), 3), "budget (MiB)": budget >> 20,
         "ratio": statistics.median(b / a for a, b in zip(plain, managed, strict=True)),
-        "planned": ", ".join(shares), "plans": stats["plans"], "identical": _identical(*digests),
+        "planned": ", ".join(shares), "plans": stats["plans"], "identical": _identical(name, *digests),
     }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ double PlanRunner::misfit(const Plan& plan) const noexcept {
   return distance(recorder_.allocated() + ahead.allocated, plan.allocated[birth]);
 }
 
-Finding PlanRunner::boundary(Engine& engine) {
+Finding PlanRunner::boundary(Engine& engine, bool timing) {
   recorder_.end();
   Streams* streams = engine.streams();  // where there are some, they time rows
   const bool completed = active_ != nullptr && recorder_.rows() == active_->rows() && recorder_.hash() == active_->final_hash;
@@ -34,8 +34,9 @@ Finding PlanRunner::boundary(Engine& engine) {
     timing_ = planned ? timing_ - 1 : 0;  // one that has no plan was meant, which may take turns with those that have one
     if (timing_ > 0) streams->start_timing();
   }
+  if (was_timed) recorder_.timed();
   const bool usual = usual_.hash() == recorder_.hash() && distance(recorder_.allocated(), usual_.allocated()) <= kNear;
-  if (streams != nullptr && timing_ == 0 && engine.remake().weighs() && !usual) {
+  if (streams != nullptr && timing_ == 0 && (timing || (engine.remake().weighs() && !usual))) {
     timing_ = 1;  // the next may be like this one
     streams->start_timing();
   }

@@ -47,8 +47,9 @@ class PlanRunner {
  public:
   static constexpr std::size_t kMostPlans = 16;
 
-  // The calling thread ends an iteration of `engine` and begins the next.
-  Finding boundary(Engine& engine);
+  // The calling thread ends an iteration of `engine` and begins the next, of which an ordered device keeps the moments at which
+  // rows begin if `timing`; else it does where a plan may be made of it.
+  Finding boundary(Engine& engine, bool timing = false);
   // A plan to be used from the next boundary on.
   void install(std::unique_ptr<Plan> plan);
   // All plans are forgotten at the next boundary (the budget changed).

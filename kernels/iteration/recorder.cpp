@@ -39,7 +39,7 @@ void Recorder::begin(std::uint32_t number, std::span<Range* const> live) {
   }
   hash_ = sizes_ = kSeed;
   allocated_ = 0;
-  stalls_ = 0;
+  stalls_ = took_ns_ = 0;
   freed_ = false;
   began_ = Clock::now();
 }

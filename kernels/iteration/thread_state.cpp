@@ -94,11 +94,11 @@ std::string operator_name(OpId id) {
   return found == g_names->end() ? "?" : found->second;
 }
 
-Finding end_iteration(Engine& engine) {
+Finding end_iteration(Engine& engine, bool timing) {
   std::lock_guard lock(*g_runner_mutex);
   if (current_engine() != &engine) return Finding::nothing;  // another thread ended the session meanwhile
   g_runs_iterations = &this_thread();
-  return g_runner->boundary(engine);
+  return g_runner->boundary(engine, timing);
 }
 
 void pass_turn(const Thread& to) noexcept {

@@ -88,8 +88,9 @@ const char* operation_name(const Thread& thread) noexcept;
 OpId operator_id(const std::string& name);
 std::string operator_name(OpId id);
 
-// The calling thread ends an iteration and begins the next; from now on it is the one that is recorded.
-Finding end_iteration(Engine& engine);
+// The calling thread ends an iteration and begins the next; from now on it is the one that is recorded, and
+// timed, as PlanRunner::boundary() says.
+Finding end_iteration(Engine& engine, bool timing = false);
 // The program of the calling thread goes on in another: that is recorded from now on if this was. Pre: it lives, and is not
 // inside the engine; this one does nothing more until it is passed the turn.
 void pass_turn(const Thread& to) noexcept;

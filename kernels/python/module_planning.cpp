@@ -70,6 +70,7 @@ py::dict to_dict(const Recorder& recorder) {
   d["op_begin"] = column(rows, [](const auto& r) { return r.begin_ns; });
   d["op_last"] = column(rows, [](const auto& r) { return r.last; });
   d["end"] = recorder.end_ns();
+  d["took"] = recorder.took_ns();
   d["stalls"] = recorder.stalls();
   const auto& tensors = recorder.tensors();
   d["tensor_bytes"] = column(tensors, [](const auto& t) { return t.bytes; });
@@ -145,11 +146,11 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
 }
 
 void bind_planning(py::module_& m) {
-  m.def("boundary", [] {
+  m.def("boundary", [](bool timing) {
     Engine* engine = current_engine();
     if (engine == nullptr || !observing() || in_forked_child()) return false;
     py::gil_scoped_release unlocked;
-    return end_iteration(*engine) == Finding::telling;
+    return end_iteration(*engine, timing) == Finding::telling;
   });
   m.def("recorded_iteration", [] { return to_dict(last_iteration()); });
   m.def("install_plan", [](const py::dict& plan) { install_plan(plan_from(plan)); });

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -492,6 +493,33 @@ def test_what_an_operation_frees_before_it_allocates_is_not_held_twice() -> None
         assert peak * PAGE == vtensor.memory_stats()["used_bytes.peak"]
 
 
+def recorded(*pauses: float) -> list[dict[str, Any]]:
+    """The same iteration, with something else to wait for, over and over; what is known of each."""
+    with vtensor.enabled(1 << 28, chunk=PAGE, min_size=1, policy="lru"):
+        vtensor.record()
+        known = []
+        for pause in pauses:
+            x = torch.randn(WIDTH, WIDTH)
+            for _ in range(8):
+                x = x * 1.01
+            time.sleep(pause)
+            vtensor.step()
+            known.append(native.load().recorded_iteration())
+    return known
+
+
+def test_rows_have_the_times_of_the_quickest_and_an_iteration_its_own() -> None:
+    *_, quick, slow = recorded(0, 0, 0, 0.05)
+    assert slow["took"] >= 0.05e9 > quick["took"] > 0
+    assert slow["end"] - slow["op_begin"][0] <= quick["took"]
+
+
+def test_whoever_records_knows_how_long_each_iteration_took_on_an_ordered_device(late: bool) -> None:
+    first, *others = recorded(0, 0, 0, 0, 0)
+    assert first["took"] == 0  # nobody had asked when it began: its times are those of the thread
+    assert all(each["took"] > 0 for each in others)
+
+
 @pytest.mark.parametrize("rows", [64, 8], ids=["activations", "weights"])
 def test_a_plan_from_a_file_is_followed_from_the_start(rows: int, tmp_path: Path) -> None:
     trace = tmp_path / "trace.npz"
@@ -524,7 +552,8 @@ def test_a_plan_from_a_file_is_followed_from_the_start(rows: int, tmp_path: Path
     assert stats["planned_iterations"] >= 5, stats
     # Gradients and states have the sizes of their weights; from the third iteration on all are told apart.
     # On a busy machine some iterations begin one or two fewer (the same bytes come in); none begins more.
-    assert max(after - before for before, after in itertools.pairwise(arrived[3:])) == plan.prediction.in_chunks
+    most = max(after - before for before, after in itertools.pairwise(arrived[3:]))
+    assert plan.prediction.in_chunks - 2 <= most <= plan.prediction.in_chunks
 
 
 def test_plans_that_do_not_fit_are_refused(trace: Path, tmp_path: Path) -> None:
