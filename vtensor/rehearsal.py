@@ -33,7 +33,7 @@ from .traces import trace_of
 __all__ = ["Rehearsal"]
 
 _AGREE = 0.03  # of an iteration's times, no more between the three in the middle
-_ALIKE = 3  # iterations of one kind, at least
+_ALIKE = 5  # iterations of one kind, at least
 _MOST = 20  # iterations until it is said that times do not agree
 _COPYING = 7  # iterations under half of the peak
 _TOUCHING = 2  # the first of them: they touch memory of the host that was never touched

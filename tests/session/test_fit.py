@@ -37,7 +37,7 @@ def test_the_script_ends_as_soon_as_enough_is_known(script: Path, tmp_path: Path
     done = run("fit", "--chunk", "64KiB", "--gpu", "gtx1650", "--save-trace", str(trace), str(script))
     assert done.returncode == 0, done.stderr
     steps = re.search(r"steps (\d+)", done.stdout)
-    assert steps is not None and 9 <= int(steps[1]) <= 30
+    assert steps is not None and 12 <= int(steps[1]) <= 30
     assert re.search(r"\d+ iterations were recorded; \d+ like the one below, which took", done.stderr)
     assert re.search(r"copies here: .*/s out, .*/s back", done.stderr)
     assert "with beside" in done.stdout
