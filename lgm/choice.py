@@ -92,10 +92,10 @@ def _sweep(problem: Cover, whole: bool) -> Ints:
     base = problem.surplus(used)
     priced = np.flatnonzero((problem.price > 0) & (limit > 0))
     priced = priced[np.argsort(problem.start[priced], kind="stable")]
-    opening = priced.tolist()
     opens = np.searchsorted(problem.start[priced], np.arange(n + 1)).tolist()  # from which of them on, by row
     stop, limits = problem.stop.tolist(), limit.tolist()
     price = problem.price.tolist()
+    opening = [(-stop[g], price[g], g, 1) for g in priced.tolist()]
     deficit = (-base).tolist()
     best: Ints | None = None
     best_price = np.inf
@@ -119,19 +119,18 @@ def _sweep(problem: Cover, whole: bool) -> Ints:
         period: dict[int, int] = {}
         for row in range(n):
             away -= ends[row]
-            for g in opening[opens[row] : opens[row + 1]]:
-                heapq.heappush(heap, (-stop[g], price[g], g, 1))
+            if opens[row] < opens[row + 1]:
+                for opened in opening[opens[row] : opens[row + 1]]:
+                    heapq.heappush(heap, opened)
             missing = deficit[row] - away
-            while missing > 0:
-                if not heap:
-                    break
+            while missing > 0 and heap:
                 _, _, g, fresh = heap[0]
                 final = stop[g] if fresh else stop[g] - n
                 have = (limits[g] - period.get(g, 0)) if fresh else room[g]
                 if final <= row or have <= 0:
                     heapq.heappop(heap)
                     continue
-                amount = have if whole else min(have, missing)
+                amount = have if whole or have < missing else missing
                 away += amount
                 missing -= amount
                 ends[final] += amount
@@ -175,14 +174,15 @@ def _take_back(problem: Cover, used: Ints, surplus: Ints, some: Bools, whole: bo
     some = some & (used > 0)
     for g in problem.dearest_first[some[problem.dearest_first]].tolist():
         a, b = int(problem.start[g]), int(problem.stop[g])
-        spare = int(surplus[a : min(b, n)].min())
+        there = surplus[a:b]  # up to the turn
+        spare = int(there.min())
         if b > n:
             spare = min(spare, int(surplus[: b - n].min()))
         amount = min(spare, int(used[g]))
         if amount <= 0 or (whole and amount < used[g]):
             continue
         used[g] -= amount
-        surplus[a : min(b, n)] -= amount
+        there -= amount
         if b > n:
             surplus[: b - n] -= amount
     return used

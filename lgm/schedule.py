@@ -17,6 +17,7 @@ the lane is free and the room lasts.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
@@ -182,14 +183,14 @@ def _backwards(
         lane = min(lane, deadlines[k] - safety) - lengths[k]
     lane = total + min(0.0, lane)
     rows: list[tuple[int, int, int, int]] = []
-    starts, stops, amounts = start.tolist(), stop.tolist(), amount.tolist()
+    starts, stops, amounts, begins = start.tolist(), stop.tolist(), amount.tolist(), begin.tolist()
     for k in order:
         lane = min(lane, deadlines[k] - safety) - lengths[k]
         # Rows on one line: [start + 1, stop); the copy may begin in the iteration before the one that needs it.
         turns, s, e = stops[k] // n, starts[k], stops[k]
         at = lane + turns * total
         whole, part = divmod(at, total)
-        row = int(np.searchsorted(begin, part, side="right")) - 1 + int(whole) * n
+        row = bisect_right(begins, part) - 1 + int(whole) * n
         row = min(max(row, s + 1), e)
         left, high = amounts[k], amounts[k]
         while left > 0:
@@ -202,7 +203,7 @@ def _backwards(
                 high -= part_size
                 left -= part_size
             elif left > 0:
-                row += int(np.flatnonzero(window <= 0)[-1]) + 1
+                row += int((window <= 0).nonzero()[0][-1]) + 1
     return rows
 
 
@@ -211,14 +212,15 @@ def _packed(
 ) -> list[tuple[int, int, int, int]]:
     """The same arrivals, each as soon as the lane is free, its gap is open and `room` lasts until it was to begin."""
     lane, moved = 0.0, []
+    begins, starts, lengths = begin.tolist(), start.tolist(), each.tolist()
     for k, row, low, high in sorted(rows, key=lambda move: move[1] % n):
         turn, at = row - row % n, row % n
-        free = int(np.searchsorted(begin, lane, side="right")) - 1
-        first = min(max(free, int(start[k]) + 1 - turn, 0), at)
-        full = np.flatnonzero(room[first:at] < high - low)
+        free = bisect_right(begins, lane) - 1
+        first = min(max(free, starts[k] + 1 - turn, 0), at)
+        full = (room[first:at] < high - low).nonzero()[0]
         first += int(full[-1]) + 1 if len(full) else 0
         room[first:at] -= high - low
-        lane = max(lane, float(begin[first])) + (high - low) * float(each[k])
+        lane = max(lane, begins[first]) + (high - low) * lengths[k]
         moved.append((k, turn + first, low, high))
     return moved
 

@@ -97,14 +97,14 @@ def run_plan(
     seconds, allocate, free = (trace.op_ns / 1e9).tolist(), books.allocates.tolist(), books.frees.tolist()
     now, waited, began = 0.0, 0.0, 0.0
     line = Timeline()
+    begins, waits, held, budget = line.begin, line.wait, line.held, device.budget_chunks
     leaving, pending, done = lanes.leaving, lanes.pending, lanes.done
     m = len(in_count)
-    peak = 0
     for cycle in range(cycles):
+        reported = cycle == cycles - 1
         began, waited = now, 0.0
-        line = Timeline()
-        lanes.log = line
-        lanes.least = device.budget_chunks
+        lanes.log = line if reported else None
+        lanes.least = budget
         for row in range(n):
             arrived = now
             if leaving and leaving[0][0] <= now:
@@ -139,19 +139,20 @@ def run_plan(
                     now = lanes.wait_for_chunks(now, wanted)
                 lanes.free -= wanted
             lanes.least = min(lanes.least, lanes.free)
-            waited += now - arrived
-            line.begin.append(now - began)
-            line.wait.append(now - arrived)
-            line.held.append(device.budget_chunks - lanes.free)
+            if reported:
+                waited += now - arrived
+                begins.append(now - began)
+                waits.append(now - arrived)
+                held.append(budget - lanes.free)
             now += seconds[row]
             if leaving and leaving[0][0] <= now:
                 lanes.advance(now)
             lanes.free += free[row]
             if pending:
                 lanes.pump(now)
-        peak = device.budget_chunks - lanes.least
     line.out = [(a - began, b - began, k, c) for a, b, k, c in line.out]
     line.back = [(a - began, b - began, k % max(m, 1), c) for a, b, k, c in line.back]
+    peak = budget - lanes.least
     return Prediction(now - began, peak, waited, int(left[moves.out_bytes > 0].sum()), int(back.sum())), line
 
 
