@@ -95,8 +95,7 @@ class Rehearsal:
     def _measure(self, kind: tuple[int, int]) -> None:
         """Now under half of the peak, to see how fast this machine copies."""
         config = session.active_config()
-        self._kind, self._trace = kind, self._usual(kind, self._times[kind])
-        life = analyze_lifetimes(self._trace)
+        life = analyze_lifetimes(self._answer_for(kind))
         chunks = max(life.peak // 2, int(life.needed.max()), 2)
         try:
             session.enable(chunks * config.chunk)
@@ -118,8 +117,7 @@ class Rehearsal:
     def tell(self) -> None:
         """The answer, on stdout; on stderr how it was come by, and what of it is doubtful."""
         if self._trace is None and self._times:
-            self._kind = self._largest()
-            self._trace = self._usual(self._kind, self._times[self._kind])
+            self._answer_for(self._largest())
         if self._trace is None or self._kind is None:
             _say(
                 "no whole iteration was seen: each ends with an optimizer's step or vtensor.step(), and the first is "
@@ -130,7 +128,7 @@ class Rehearsal:
         device = self._device or found_device(session.active_config(), {}, self._module.snapshot())
         beside = int(self._module.unmanaged()["peak"])
         try:
-            pressed = self._usual(self._kind, self._pressed) if self._pressed else None
+            pressed = _paced(self._trace, self._pressed) if self._pressed else None
             if pressed is not None and pressed.seconds < self._trace.seconds:
                 pressed = None  # what is asked of it costs less than times differ here
             print(by_budget(self._trace, device, beside, pressed, Bar()))
@@ -139,14 +137,10 @@ class Rehearsal:
         except LgmError as error:
             _say(str(error))
 
-    def _usual(self, kind: tuple[int, int], times: list[float]) -> lgm.Trace:
-        """An iteration of this kind that takes what is in the middle of these times: the quickest is what a run takes
-        that is lucky in each step.
-        """
-        known = {} if self._trace is None else self._trace.meta
-        trace = trace_of(self._newest[kind], **known)
-        pace = statistics.median(times) / trace.seconds if trace.seconds else 1.0
-        return dataclasses.replace(trace, op_ns=np.rint(trace.op_ns * pace).astype(np.int64))
+    def _answer_for(self, kind: tuple[int, int]) -> lgm.Trace:
+        """From now on."""
+        self._kind, self._trace = kind, _paced(trace_of(self._newest[kind]), self._times[kind])
+        return self._trace
 
     def _say_how(self) -> None:
         assert self._trace is not None and self._kind is not None
@@ -166,6 +160,12 @@ class Rehearsal:
 
 def _kind(raw: dict[str, Any]) -> tuple[int, int]:
     return len(raw["op_name"]), int(raw["tensor_bytes"][raw["tensor_born"] >= 0].sum())
+
+
+def _paced(trace: lgm.Trace, times: list[float]) -> lgm.Trace:
+    """It, as if it took what is in the middle of these: the quickest is what a run takes that is lucky in each step."""
+    pace = statistics.median(times) / trace.seconds if trace.seconds else 1.0
+    return dataclasses.replace(trace, op_ns=np.rint(trace.op_ns * pace).astype(np.int64))
 
 
 def _say(text: str) -> None:

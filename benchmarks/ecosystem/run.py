@@ -44,13 +44,13 @@ class _Loop:
             process.stop()
 
 
-def _peak(name: str) -> int:
-    loop = _Loop(name, "100%")
+def _alone(name: str, budget: str) -> dict[str, Any]:
+    """What became of a loop by itself."""
+    loop = _Loop(name, budget)
     try:
-        said = [loop.go_on() for _ in range(STEPS - WARM + 2)]
+        return [loop.go_on() for _ in range(STEPS - WARM + 2)][-1]
     finally:
         loop.stop()
-    return int(said[-1]["stats"]["wanted_bytes.peak"])
 
 
 def _pair(name: str, budget: int) -> tuple[list[float], list[float], dict[str, Any], dict[str, Any]]:
@@ -65,27 +65,18 @@ def _pair(name: str, budget: int) -> tuple[list[float], list[float], dict[str, A
     return [b["processor"] for _, b in steps], [a["processor"] for a, _ in steps], expected, got
 
 
-def _digest(name: str) -> str:
-    """Of what a whole loop in plain torch made."""
-    loop = _Loop(name, "plain")
-    try:
-        return [str(loop.go_on().get("digest")) for _ in range(STEPS - WARM + 2)][-1]
-    finally:
-        loop.stop()
-
-
 def _identical(name: str, expected: set[str], got: set[str]) -> str:
     for _ in range(_DOUBTS):
         if got == expected or len(expected) > 1:
             break
-        expected = expected | {_digest(name)}  # two may have been the same by chance
+        expected = expected | {_alone(name, "plain")["digest"]}  # two may have been the same by chance
     if len(expected) > 1:  # inductor's gradient of an embedding, on several threads
         return "plain PyTorch differs from itself"
     return "yes" if got == expected else "NO"
 
 
 def _measured(name: str) -> Row:
-    budget = int(_peak(name) * _SHARE)
+    budget = int(_alone(name, "100%")["stats"]["wanted_bytes.peak"] * _SHARE)
     plain: list[float] = []
     managed: list[float] = []
     digests: tuple[set[str], set[str]] = (set(), set())

@@ -261,7 +261,6 @@ def digests(folder: Path, processes: int, on: str, how: str, apart: str = "") ->
     return {line[2] for line in lines}
 
 
-@pytest.mark.long
 def test_one_copy_of_the_weights_for_several_processes(tmp_path: Path) -> None:
     device = digests(tmp_path, 2, "device", "data_parallel")
     assert len(device) == 1

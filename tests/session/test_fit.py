@@ -9,8 +9,6 @@ import pytest
 
 from .test_cli import run
 
-pytestmark = pytest.mark.alone
-
 TRAIN = """
 import torch
 model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
@@ -49,7 +47,6 @@ def test_the_script_ends_as_soon_as_enough_is_known(script: Path, tmp_path: Path
     assert trace.is_file()
 
 
-@pytest.mark.long
 def test_the_answer_is_for_the_usual_step_not_for_the_quickest(script: Path) -> None:
     # One step of four need not wait; a run takes what the others take.
     pause = "import time; time.sleep(0.1 * (step % 4 != 1)); optimizer.step()"
@@ -60,7 +57,6 @@ def test_the_answer_is_for_the_usual_step_not_for_the_quickest(script: Path) -> 
     assert said is not None and float(said[1]) * (1e-3 if said[2] == "ms" else 1) >= 0.1
 
 
-@pytest.mark.long
 def test_a_script_that_is_short_is_answered_for_with_what_was_seen(script: Path) -> None:
     script.write_text(TRAIN.format(steps=3, rows=2048))
     done = run("fit", "--chunk", "64KiB", str(script))
@@ -69,7 +65,6 @@ def test_a_script_that_is_short_is_answered_for_with_what_was_seen(script: Path)
     assert "50%" in done.stdout
 
 
-@pytest.mark.long
 def test_sizes_that_differ_are_told(script: Path) -> None:
     script.write_text(TRAIN.format(steps=60, rows="256 * (1 + step % 7)"))
     done = run("fit", "--chunk", "64KiB", str(script))
