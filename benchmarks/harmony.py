@@ -31,10 +31,16 @@ CHUNK = 2 * MIB
 
 
 def run() -> None:
-    """Each order in a process of its own, for 16 and 64 microbatches; that of packs also over a link twice as fast."""
+    """Each order in a process of its own, for 16 and 64 microbatches.
+
+    That of packs also over a link twice as fast, and as Harmony has it: with layers that run again in backward.
+    """
     rows: list[Row] = []
     link = shared_link_here()
-    foreseen = [_foreseen(16, 2 * link, _run("packs", 16, STEPS, 2 * link))]
+    foreseen = [
+        _foreseen(16, 2 * link, _run("packs", 16, STEPS, 2 * link)),
+        _foreseen(16, link, _run("again", 16, STEPS, link), again=True),
+    ]
     for count in (16, 64):
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "trace.npz"
@@ -75,9 +81,10 @@ def run() -> None:
     )
 
 
-def _foreseen(count: int, link: float, packs: dict[str, Any]) -> Row:
+def _foreseen(count: int, link: float, packs: dict[str, Any], *, again: bool = False) -> Row:
     return {
-        "microbatches": count, "link (MB/s)": round(link / 1e6), "packs (s)": round(packs["seconds"], 2),
+        "microbatches": count, "link (MB/s)": round(link / 1e6), "recompute": again,
+        "packs (s)": round(packs["seconds"], 2),
         "measured / promised": round(packs["seconds"] / packs["promised"], 3) if packs["promised"] else "",
         "measured / foreseen": packs["foreseen"],
         "measured / max(computing, copies)": packs["bound"], "no plan below": packs["least"],
@@ -123,7 +130,7 @@ def _train(order: str, count: int, steps: int, link: float, file: str) -> dict[s
     vtensor.enable(device="cpu", budget=budget, chunk=CHUNK, **ways)
     model = language_model(LAYERS, WIDTH, 500, LENGTH)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    trainer = vtensor.Harmony(model, optimizer, loss=loss_of, microbatches=count)
+    trainer = vtensor.Harmony(model, optimizer, loss=loss_of, microbatches=count, recompute=order == "again")
     losses, seconds, before, foreseen = [], [], {}, []
     ordinary_step(model, optimizer, torch.randint(0, 500, (1, LENGTH)), 1)
     if recorded:
@@ -132,7 +139,7 @@ def _train(order: str, count: int, steps: int, link: float, file: str) -> dict[s
         tokens = torch.randint(0, 500, (count, LENGTH))
         before = vtensor.memory_stats()
         begun = time.perf_counter()
-        packs = order == "packs"
+        packs = order in ("packs", "again")
         losses.append((trainer.step(tokens) if packs else ordinary_step(model, optimizer, tokens, count)).item())
         seconds.append(time.perf_counter() - begun)
         if packs and vtensor.memory_stats()["planned_iterations"] > before["planned_iterations"]:

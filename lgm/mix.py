@@ -150,7 +150,7 @@ class _Search:
         """The fastest plan found; the one that only copies if none is faster."""
         if self.found and not self.is_enough():
             best = self.copy_dearest(self.best_price())
-            if best.makings and not planner.drafts_are_plans(self.trace, self.switches):
+            if best.makings and not planner.drafts_are_plans(self.fastest, self.switches):
                 self.plan(*rewrite(self.trace, self.calls, best.makings, self.device.switch), None)
         return self.fastest
 

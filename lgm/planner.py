@@ -18,7 +18,7 @@ from .mapping import ranges_to_keep
 from .model import Device, Ints, Plan, Prediction, Trace
 from .schedule import Moves, Timing
 from .selection import lateness, select
-from .settling import GAIN, HASTES, ROUNDS, settle
+from .settling import GAIN, HASTES, ROUNDS, settle, work
 from .switches import Switches
 
 __all__ = ["Progress", "analyze", "drafts_are_plans", "finished"]
@@ -26,6 +26,8 @@ __all__ = ["Progress", "analyze", "drafts_are_plans", "finished"]
 Progress = Callable[[str, float], None]
 
 _EFFORT = 160_000  # operations to simulate in an analysis, more or less: its time stays below 3 s for 20,000
+_SMALL = 4_000  # operations: there is time for all
+_USUAL = 3  # times the work of an operation that moves nothing: what an operation of most programs takes
 _WHILE_RESERVING, _DRAFTING = 2e6, 6e5  # work for improving a choice that only shows what something is worth
 _IMPROVING = (8e6, 4e6)  # and the final one, where there is time and where there is little
 
@@ -46,10 +48,10 @@ class _Effort:
     """And the final choice."""
 
 
-def _effort(trace: Trace, switches: Switches, draft: bool) -> _Effort:
+def _effort(n: int, switches: Switches, draft: bool) -> _Effort:
+    """`n`: operations, of a program that moves as much as most."""
     if switches.settling == "none":
         return _Effort(1, 1, False, 0.0, _IMPROVING[1])
-    n = trace.operations
     rounds = max(1, min(ROUNDS, _EFFORT // (4 * n)))
     thorough = rounds == ROUNDS
     reserving = 3 if 40 * n < _EFFORT else 1
@@ -58,10 +60,23 @@ def _effort(trace: Trace, switches: Switches, draft: bool) -> _Effort:
     return _Effort(reserving, rounds, thorough, _WHILE_RESERVING, _IMPROVING[not thorough])
 
 
-def drafts_are_plans(trace: Trace, switches: Switches | None) -> bool:
-    """Whether there is no time for more than a draft."""
-    switches = switches or Switches()
-    return _effort(trace, switches, draft=True) == _effort(trace, switches, draft=False)
+def _usual(operations: int, moves: int) -> int:
+    """How many operations of most programs would take as long to plan: with few moves it is less."""
+    return min(operations, work(operations, moves) // _USUAL)
+
+
+def _size(trace: Trace, device: Device, life: Lifetimes, switches: Switches) -> int:
+    """The same, before any moves are known."""
+    if trace.operations <= _SMALL:
+        return trace.operations
+    used = select(life, device, switches, 0, improve=False)
+    return _usual(trace.operations, 2 * int(np.count_nonzero(used)))
+
+
+def drafts_are_plans(plan: Plan, switches: Switches | None) -> bool:
+    """Whether there was no time for more than a draft."""
+    switches, n = switches or Switches(), _usual(plan.trace.operations, len(plan.out_op) + len(plan.in_op))
+    return _effort(n, switches, draft=True) == _effort(n, switches, draft=False)
 
 
 def analyze(
@@ -82,7 +97,7 @@ def analyze(
     say("lifetimes", 0.0)
     life = analyze_lifetimes(trace, tails=switches.granularity == "chunk")
     check_feasible(trace, device, life)
-    effort = _effort(trace, switches, draft=reservation is not None)
+    effort = _effort(_size(trace, device, life, switches), switches, draft=reservation is not None)
     late = lateness(trace, device, life) if switches.leads == "copies" and switches.granularity == "chunk" else None
     timings: tuple[Timing, ...] = ("packed", "just_in_time") if effort.thorough else ("packed",)
     if switches.timing != "auto":

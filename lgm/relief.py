@@ -24,17 +24,17 @@ from .choice import choose
 from .cost import prices
 from .lifetimes import cover
 from .model import Ints, Plan, Prediction
-from .planner import finished
+from .planner import analyze, finished
 from .problem import Cover
 from .schedule import Moves, Timing, moves_of_plan
 from .selection import demand, lateness, select
-from .settling import HASTES, ROUNDS, settle
+from .settling import HASTES, ROUNDS, settle, work
 from .simulate import run_plan
 from .switches import Switches
 
 __all__ = ["relieve"]
 
-_EFFORT = 40_000  # operations to schedule, in all changes that are tried
+_EFFORT = 130_000  # operations to schedule (``settling.work``), in all changes that are tried
 _MOST, _LEAST = 40, 6  # changes
 _WORTH = 0.01  # of a step: where less is waited, nothing is tried
 _EDGE = 0.02  # of the waits before the rush, and after it
@@ -42,6 +42,7 @@ _FIRST = (0.75, 1.0)  # of what must be away in the rush: so much is chosen for 
 _MORE = (1 / 64, 1 / 16, 1 / 6)  # of the budget
 _NEARER = (0.6, 1.6)  # times what was best of these
 _LEAD = 0.1  # of the iteration, before the rush
+_LARGE = 1 / 16  # of the budget: a reservation
 _WORK = 2e6  # for improving a choice
 _LEAST_GAIN = 1e-3  # of a step, for another round
 _ENOUGH = 5e-3  # of a step, or the plan stays as it was: what moves more costs calls, which no simulation knows of
@@ -64,10 +65,16 @@ def relieve(plan: Plan) -> Plan:
 
     Plans by other switches than the product's are returned as they are, as are those that hardly wait.
     """
-    tries = min(_EFFORT // max(plan.trace.operations, 1), _MOST)
+    each = work(plan.trace.operations, len(plan.out_op) + len(plan.in_op))
+    tries = min(_EFFORT // max(each, 1), _MOST)
     if plan.switches != Switches().as_dict() or tries < _LEAST or not _waits(plan.prediction):
         return plan
-    return _Search(plan, tries).run()
+    ways = [_Search(plan, tries).run()]
+    if plan.reservation > _LARGE * plan.device.budget_chunks:  # room at all times: instead, some where it is needed
+        bare = analyze(plan.trace, plan.device, reservation=0)
+        ways.append(_Search(replace(bare, remaking=plan.remaking), tries).run())
+    best = min(ways, key=lambda way: way.prediction.step_seconds)
+    return best if best.prediction.step_seconds <= plan.prediction.step_seconds * (1 - _ENOUGH) else plan
 
 
 def _waits(prediction: Prediction) -> bool:
@@ -93,7 +100,7 @@ class _Search:
             if not _waits(best.prediction):
                 break
             rush = self._rush()
-        if self.best.seconds > self.plan.prediction.step_seconds * (1 - _ENOUGH):
+        if self.best.prediction is self.plan.prediction:
             return self.plan
         last = [self._settled(self.best.used, timing, thorough=True) for timing in ("packed", "just_in_time")]
         best = min(self.best, *last, key=lambda way: way.seconds)

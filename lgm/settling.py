@@ -13,11 +13,17 @@ from .model import Device, Ints, Prediction, Trace
 from .schedule import Moves, Timing, nominal, schedule
 from .simulate import run_plan
 
-__all__ = ["GAIN", "HASTES", "ROUNDS", "settle"]
+__all__ = ["GAIN", "HASTES", "ROUNDS", "settle", "work"]
 
 ROUNDS = 6
 GAIN = 0.002  # of a step: less is not worth another round
 HASTES = (1.0, 0.92)
+_MOVE = 5  # operations
+
+
+def work(operations: int, moves: int) -> int:
+    """What a round costs, in operations that move nothing; one takes less than 10 us."""
+    return operations + _MOVE * moves
 
 
 def settle(

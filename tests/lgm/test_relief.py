@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import lgm
-from lgm import Device, Switches, Trace
+from lgm import Device, Switches, Trace, planner
 from lgm.lifetimes import analyze_lifetimes
 from lgm.relief import relieve
 from lgm.validate import check
@@ -49,6 +51,31 @@ def test_tails_make_room_for_what_a_rush_needs() -> None:
     assert check(relieved) == ""
     assert relieved.prediction.step_seconds < 0.97 * plan.prediction.step_seconds
     assert relieved.trace is plan.trace and relieved.reservation == plan.reservation
+
+
+def diluted(trace: Trace, times: int) -> Trace:
+    """The same with so many operations for each, of which the first uses what that one did and the others nothing."""
+    n = trace.operations * times
+    last = np.where(trace.tensor_died < 0, -1, trace.tensor_died * times + times - 1)
+    return replace(
+        trace, op_name=np.repeat(trace.op_name, times), op_ns=np.repeat(trace.op_ns // times, times),
+        op_last=np.arange(n), use_op=trace.use_op * times, tensor_died=last,
+        tensor_born=np.where(trace.tensor_born < 0, -1, trace.tensor_born * times),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("speed", [0.2e6, 0.3e6, 0.5e6])
+def test_operations_that_move_nothing_take_no_effort_from_the_others(speed: float) -> None:
+    few = relieve(lgm.analyze(rush(), device(0.5, speed)))
+    many = relieve(lgm.analyze(diluted(rush(), 112), device(0.5, speed)))
+    assert check(many) == ""
+    assert many.prediction.step_seconds <= few.prediction.step_seconds
+
+
+def test_room_where_it_is_needed_instead_of_at_all_times() -> None:
+    reserved, bare = (planner.analyze(rush(), device(), reservation=chunks) for chunks in (40, 0))
+    assert relieve(reserved).prediction.step_seconds <= relieve(bare).prediction.step_seconds
+    assert relieve(reserved).reservation == 0
 
 
 @pytest.mark.parametrize("make", [lawless, lambda seed: training(2 + seed % 7, seed)], ids=["lawless", "training"])
