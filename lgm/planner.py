@@ -18,7 +18,7 @@ from .mapping import ranges_to_keep
 from .model import Device, Ints, Plan, Prediction, Trace
 from .schedule import Moves, Timing
 from .selection import lateness, select
-from .settling import GAIN, HASTES, ROUNDS, settle, work
+from .settling import GAIN, HASTES, ROUNDS, settle, work_of_round
 from .switches import Switches
 
 __all__ = ["Progress", "analyze", "drafts_are_plans", "finished"]
@@ -62,7 +62,7 @@ def _effort(n: int, switches: Switches, draft: bool) -> _Effort:
 
 def _usual(operations: int, moves: int) -> int:
     """How many operations of most programs would take as long to plan: with few moves it is less."""
-    return min(operations, work(operations, moves) // _USUAL)
+    return max(min(operations, work_of_round(operations, moves) // _USUAL), 1)
 
 
 def _size(trace: Trace, device: Device, life: Lifetimes, switches: Switches) -> int:

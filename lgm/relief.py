@@ -28,13 +28,13 @@ from .planner import analyze, finished
 from .problem import Cover
 from .schedule import Moves, Timing, moves_of_plan
 from .selection import demand, lateness, select
-from .settling import HASTES, ROUNDS, settle, work
+from .settling import HASTES, ROUNDS, settle, work_of_round
 from .simulate import run_plan
 from .switches import Switches
 
 __all__ = ["relieve"]
 
-_EFFORT = 130_000  # operations to schedule (``settling.work``), in all changes that are tried
+_EFFORT = 130_000  # operations to schedule (``work_of_round``), in all changes that are tried
 _MOST, _LEAST = 40, 6  # changes
 _WORTH = 0.01  # of a step: where less is waited, nothing is tried
 _EDGE = 0.02  # of the waits before the rush, and after it
@@ -65,14 +65,14 @@ def relieve(plan: Plan) -> Plan:
 
     Plans by other switches than the product's are returned as they are, as are those that hardly wait.
     """
-    each = work(plan.trace.operations, len(plan.out_op) + len(plan.in_op))
+    each = work_of_round(plan.trace.operations, len(plan.out_op) + len(plan.in_op))
     tries = min(_EFFORT // max(each, 1), _MOST)
     if plan.switches != Switches().as_dict() or tries < _LEAST or not _waits(plan.prediction):
         return plan
-    ways = [_Search(plan, tries).run()]
+    starts = [plan]
     if plan.reservation > _LARGE * plan.device.budget_chunks:  # room at all times: instead, some where it is needed
-        bare = analyze(plan.trace, plan.device, reservation=0)
-        ways.append(_Search(replace(bare, remaking=plan.remaking), tries).run())
+        starts.append(replace(analyze(plan.trace, plan.device, reservation=0), remaking=plan.remaking))
+    ways = [_Search(start, tries).run() if _waits(start.prediction) else start for start in starts]
     best = min(ways, key=lambda way: way.prediction.step_seconds)
     return best if best.prediction.step_seconds <= plan.prediction.step_seconds * (1 - _ENOUGH) else plan
 

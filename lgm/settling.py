@@ -13,7 +13,7 @@ from .model import Device, Ints, Prediction, Trace
 from .schedule import Moves, Timing, nominal, schedule
 from .simulate import run_plan
 
-__all__ = ["GAIN", "HASTES", "ROUNDS", "settle", "work"]
+__all__ = ["GAIN", "HASTES", "ROUNDS", "settle", "work_of_round"]
 
 ROUNDS = 6
 GAIN = 0.002  # of a step: less is not worth another round
@@ -21,7 +21,7 @@ HASTES = (1.0, 0.92)
 _MOVE = 5  # operations
 
 
-def work(operations: int, moves: int) -> int:
+def work_of_round(operations: int, moves: int) -> int:
     """What a round costs, in operations that move nothing; one takes less than 10 us."""
     return operations + _MOVE * moves
 
