@@ -16,7 +16,6 @@ html_theme = "furo"
 html_title = "vtensor"
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
-myst_enable_extensions = ["colon_fence"]
 autodoc_typehints = "none"  # they stand in the signatures
 autodoc_member_order = "bysource"
 napoleon_google_docstring = False
@@ -31,7 +30,7 @@ _DOCUMENTS = {"design": "DESIGN.md", "planner": "lgm/DESIGN.md"}
 def _read(_app: Sphinx, page: str, source: list[str]) -> None:
     if page in _DOCUMENTS:
         text = (_ROOT / _DOCUMENTS[page]).read_text()
-        source[0] = text.replace("(lgm/DESIGN.md)", "(planner.md)").replace("(../DESIGN.md)", "(design.md)")
+        source[0] = text.replace("(lgm/DESIGN.md)", "(planner.md)")
 
 
 def setup(app: Sphinx) -> None:

@@ -8,22 +8,23 @@ Gradients are averaged pack by pack, before the pack's update.
 from __future__ import annotations
 
 import torch
-from harmony import Model, loss_of
+from harmony import Model, device_of_this_process, loss_of
 from torch import distributed
 
 import vtensor
 
 
 def main(steps: int = 3, microbatches: int = 4) -> None:
-    distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = device_of_this_process()
+    distributed.init_process_group("nccl" if device == "cuda" else "gloo")
     rank = distributed.get_rank()
-    with vtensor.enabled("60MiB"):
-        model = Model()
+    with vtensor.enabled("60MiB", device=device):
+        model = Model().to(device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
         trainer = vtensor.Harmony(model, optimizer, loss=loss_of, microbatches=microbatches, data_parallel=True)
         share = torch.Generator().manual_seed(rank)
         for _ in range(steps):
-            loss = trainer.step(torch.randint(0, 256, (microbatches, 33), generator=share))
+            loss = trainer.step(torch.randint(0, 256, (microbatches, 33), generator=share).to(device))
             mean = loss / distributed.get_world_size()
             distributed.all_reduce(mean)
         if rank == 0:

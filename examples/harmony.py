@@ -8,6 +8,8 @@ that the losses are the same to the last bit.
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch import nn
 
@@ -34,24 +36,33 @@ class Model(nn.Module):
         return self.outputs(hidden)
 
 
+def device_of_this_process() -> str:
+    """A GPU of its own, where torchrun began no more processes than there are; else the processor."""
+    if torch.cuda.device_count() < int(os.environ.get("LOCAL_WORLD_SIZE", "1")):
+        return "cpu"
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    return "cuda"
+
+
 def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
 def train(woven: bool, steps: int = 3) -> list[float]:
+    device = device_of_this_process()
     torch.manual_seed(0)
-    with vtensor.enabled("80MiB"):
-        model = Model()
+    with vtensor.enabled("80MiB", device=device):
+        model = Model().to(device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
         trainer = vtensor.Harmony(model, optimizer, loss=loss_of, microbatches=MICROBATCHES)
         losses = []
         for _ in range(steps):
-            batch = torch.randint(0, 256, (MICROBATCHES, 33))
+            batch = torch.randint(0, 256, (MICROBATCHES, 33)).to(device)
             before = vtensor.memory_stats()["moved_in_bytes"]
             if woven:
                 losses.append(trainer.step(batch).item())
             else:
-                total = torch.zeros(())
+                total = torch.zeros((), device=device)
                 for microbatch in batch.tensor_split(MICROBATCHES):
                     loss = loss_of(model, microbatch) / MICROBATCHES
                     loss.backward()

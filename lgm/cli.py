@@ -1,7 +1,7 @@
 """The command ``lgm``: analyze, simulate, validate, show, fit, checkpoints, harmony, report, snapshot, perfetto.
 
 Covers: arguments, progress, turning errors into one line and exit code 2.
-Leaves: the work to ``planner``, ``report``, ``validate``.
+Leaves: which device is meant (``machine``), the work to ``mix``, ``report``, ``validate``.
 """
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import get_args
 
-from . import codec, report
+from . import codec, machine, report
 from .chain import best_checkpoints
 from .errors import LgmError
-from .gpus import GPUS, Numbers, on_gpu
 from .harmony import command as harmony_command
-from .lifetimes import analyze_lifetimes
 from .mix import Recompute, analyze
-from .model import HOST_COSTS, Device, Trace
+from .model import Trace
 from .page import write_page
 from .progress import Bar
 from .simulate import run_on_demand
 from .sizes import by_size
 from .snapshot import write_snapshot
 from .switches import Switches
-from .units import format_bytes, format_seconds, parse_bytes, parse_share, parse_speed
+from .units import format_bytes, format_seconds
 from .validate import validate
 
 __all__ = ["main"]
@@ -44,33 +42,8 @@ the training machine or anywhere else.
 """
 
 
-def _trace(options: argparse.Namespace) -> Trace:
-    """As recorded, or as it would be on the GPU asked for."""
-    trace = codec.load_trace(options.trace)
-    if options.gpu is None:
-        return trace
-    trace = on_gpu(trace, GPUS[options.gpu], options.numbers, options.batch)
-    print(f"  {GPUS[options.gpu].title}, {options.numbers}, times by arithmetic (lgm/gpus.py)")
-    return trace
-
-
-def _device(options: argparse.Namespace, trace: Trace) -> Device:
-    peak = analyze_lifetimes(trace).peak
-    budget = getattr(options, "budget", None)
-    if budget is None:
-        chunks = peak
-    else:
-        share = parse_share(budget, "--budget")
-        chunks = int(peak * share) if share is not None else parse_bytes(budget, "--budget") // trace.chunk_bytes
-    link = options.link or (f"{max(GPUS[options.gpu].link, 1):.0f}B/s" if options.gpu else "12GB/s")
-    out = parse_speed(options.link_out or link, "--link")
-    back = parse_speed(options.link_in or link, "--link")
-    costs = HOST_COSTS if options.device == "host" else {}
-    return Device(max(chunks, 1), out, back, latency=options.latency, tax=options.tax, **costs)
-
-
 def _analyze(options: argparse.Namespace) -> int:
-    trace = _trace(options)
+    trace = machine.trace_of(options)
     switches = Switches(
         options.costs,
         options.leads,
@@ -81,7 +54,7 @@ def _analyze(options: argparse.Namespace) -> int:
         options.mapping,
         options.settling,
     )
-    plan = analyze(trace, _device(options, trace), switches, Bar(), recompute=options.recompute)
+    plan = analyze(trace, machine.device_of(options, trace), switches, Bar(), recompute=options.recompute)
     if options.output is not None:
         codec.save_plan(plan, options.output)
         print(f"wrote {options.output}")
@@ -90,8 +63,8 @@ def _analyze(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    trace = _trace(options)
-    device = _device(options, trace)
+    trace = machine.trace_of(options)
+    device = machine.device_of(options, trace)
     bar = Bar()
     rows: list[tuple[str, Callable[[], float]]] = [
         ("plan, chunks", lambda: analyze(trace, device, None, bar).prediction.step_seconds),
@@ -136,14 +109,15 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _fit(options: argparse.Namespace) -> int:
-    trace = _trace(options)
-    one_memory = options.gpu is not None and GPUS[options.gpu].link == 0
+    trace = machine.trace_of(options)
+    gpu = machine.gpu_of(options)
+    one_memory = gpu is not None and gpu.link == 0
     ways: tuple[Recompute, ...] = ("only",) if one_memory else get_args(Recompute)
-    print(report.fit(trace, _device(options, trace), Bar(), ways))
-    if options.gpu is None and options.link is None:
+    print(report.fit(trace, machine.device_of(options, trace), Bar(), ways))
+    if gpu is None and options.link is None and None in (options.link_out, options.link_in):
         print("  assumed: copies at 12GB/s each way (--link), computing as recorded (--gpu)")
-    if options.gpu is not None:
-        print("\n" + by_size(codec.load_trace(options.trace), GPUS[options.gpu], options.numbers, Bar()))
+    if gpu is not None and options.batch == 1:  # it looks for batches itself
+        print("\n" + by_size(codec.load_trace(options.trace), gpu, options.numbers, Bar()))
     return 0
 
 
@@ -192,29 +166,10 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    def device(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument(
-            "--device", choices=["gpu", "host"], default="gpu", help="host: copies share processors with computing"
-        )
-        sub.add_argument(
-            "--tax", type=float, default=0.0, metavar="SECONDS", help="of computing lost for each byte copied"
-        )
-        sub.add_argument(
-            "--gpu",
-            choices=sorted(GPUS),
-            help="what it would take there, by arithmetic (a trace of a processor)",
-        )
-        sub.add_argument("--numbers", choices=get_args(Numbers), default="fp32", help="with --gpu: in which format")
-        sub.add_argument("--batch", type=int, default=1, metavar="N", help="with --gpu: N times as large")
-        sub.add_argument("--link", help="copy speed of each direction (default: the GPU's, or 12GB/s)")
-        sub.add_argument("--link-out", metavar="SPEED", help="of the direction to the host, where it differs")
-        sub.add_argument("--link-in", metavar="SPEED", help="of the direction to the device, where it differs")
-        sub.add_argument("--latency", type=float, default=0.0, metavar="SECONDS", help="of each copy beside its bytes")
-
     sub = command("analyze", _analyze, "make a plan for a budget, and predict its peak and step time")
     sub.add_argument("trace", help="a trace file (.npz)")
     sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a share of the trace's peak such as 40%%")
-    device(sub)
+    machine.add_options(sub)
     sub.add_argument("-o", "--output", metavar="PLAN", help="write the plan")
     sub.add_argument(
         "--recompute",
@@ -239,15 +194,15 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     sub = command("simulate", _simulate, "predict step times with and without a plan")
-    sub.add_argument("trace")
+    sub.add_argument("trace", help="a trace file (.npz)")
     sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a share of the trace's peak such as 40%%")
-    device(sub)
+    machine.add_options(sub)
 
     sub = command("validate", _validate, "check a plan against its trace, rule by rule")
-    sub.add_argument("plan")
+    sub.add_argument("plan", help="a plan file (.npz)")
 
     sub = command("show", _show, "describe a trace or a plan; with --picture, draw it")
-    sub.add_argument("file")
+    sub.add_argument("file", help="a trace or a plan (.npz)")
     sub.add_argument("--picture", metavar="PNG|SVG", help="memory over time and the three lanes (needs matplotlib)")
     sub.add_argument("--rows", type=int, default=16, help="lines of the table (default: 16)")
     sub.add_argument(
@@ -255,11 +210,11 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     sub = command("fit", _fit, "what a step takes at each budget: copying only, making again only, and both")
-    sub.add_argument("trace")
-    device(sub)
+    sub.add_argument("trace", help="a trace file (.npz)")
+    machine.add_options(sub)
 
     sub = command("checkpoints", _checkpoints, "keep only the best layers of the forward pass, make the others again")
-    sub.add_argument("trace")
+    sub.add_argument("trace", help="a trace file (.npz)")
     sub.add_argument("-o", "--output", metavar="PLAN", help="write the plan: 'vtensor run --plan' trains by it")
 
     harmony_command.add_arguments(
@@ -268,15 +223,15 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("report", _report, "write a page for a browser: memory by what it is for, copies, what is made again")
     sub.add_argument("file", help="a trace or a plan (needs plotly)")
-    sub.add_argument("-o", "--output", default="report.html", metavar="HTML")
+    sub.add_argument("-o", "--output", default="report.html", metavar="HTML", help="default: report.html")
 
     sub = command("snapshot", _snapshot, "write a trace for torch's memory viewer, pytorch.org/memory_viz")
-    sub.add_argument("trace")
-    sub.add_argument("-o", "--output", default="snapshot.pickle", metavar="PICKLE")
+    sub.add_argument("trace", help="a trace file (.npz)")
+    sub.add_argument("-o", "--output", default="snapshot.pickle", metavar="PICKLE", help="default: snapshot.pickle")
 
     sub = command("perfetto", _perfetto, "write the predicted iteration for ui.perfetto.dev")
-    sub.add_argument("plan")
-    sub.add_argument("-o", "--output", default="plan.json", metavar="JSON")
+    sub.add_argument("plan", help="a plan file (.npz)")
+    sub.add_argument("-o", "--output", default="plan.json", metavar="JSON", help="default: plan.json")
     return parser
 
 

@@ -11,22 +11,16 @@ choice made, and the assumption renewed with the choice.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from .lifetimes import Gaps
 from .model import Device, Floats, Ints
 
-__all__ = ["Costs", "check_costs", "prices", "traffic"]
+__all__ = ["Costs", "prices", "traffic"]
 
 Costs = Literal["equal", "moves"]
-
-
-def check_costs(name: str) -> None:
-    """Raise ValueError for a name that is no switch."""
-    if name not in get_args(Costs):
-        raise ValueError(f"costs={name!r} is unknown; choose one of {', '.join(get_args(Costs))}")
 
 
 def prices(gaps: Gaps, device: Device, costs: Costs, used: Ints | None = None) -> Floats:

@@ -276,7 +276,7 @@ def fit(trace: Trace, device: Device, progress: Any = None, ways: tuple[Recomput
     """
     life = analyze_lifetimes(trace)
     least = int(life.needed.max())
-    budgets = [int(life.peak * share) for share in _SHARES if life.peak * share > least] + [least]
+    budgets = [chunks for share in _SHARES if (chunks := int(life.peak * share)) > least] + [least]
     columns = [way for way in _WAYS if way in ways]
     lines = [
         f"  peak {format_bytes(life.peak * trace.chunk_bytes)}, computing {format_seconds(trace.seconds)}; "

@@ -25,7 +25,10 @@ _BASE = 0x7F00_0000_0000  # no address of it is real: each tensor has one of its
 
 
 def snapshot(trace: Trace) -> dict[str, Any]:
-    """The iteration twice, so that what lives from one into the next is seen to; what lasts is allocated before."""
+    """The iteration twice, so that what lives from one into the next is seen to; what lasts is allocated before.
+
+    What dies in an iteration and is born in none, or the other way round, is there anew in each.
+    """
     roles, times = roles_of(trace), nominal(trace) * 1e6
     sizes = trace.chunks * trace.chunk_bytes
     ends = np.cumsum(sizes)
@@ -34,7 +37,7 @@ def snapshot(trace: Trace) -> dict[str, Any]:
     events: list[tuple[float, int, dict[str, Any]]] = []  # time; releases go before allocations of the same moment
 
     def event(action: str, t: int, turn: int, row: int, when: float) -> None:
-        copy = _BASE + turn * int(ends[-1]) if born[t] >= 0 else _BASE
+        copy = _BASE + turn * int(ends[-1])
         where = {"name": names[row] if row >= 0 else "before", "filename": ROLES[roles.role[t]], "line": max(row, 0)}
         events.append((when, action == "alloc", {
             "action": action, "addr": copy + int(ends[t] - sizes[t]), "size": int(sizes[t]), "stream": 0,
@@ -43,14 +46,13 @@ def snapshot(trace: Trace) -> dict[str, Any]:
 
     length = float(times[-1])
     for t in range(trace.tensors):
-        if born[t] < 0:
+        if trace.lasting[t]:
             event("alloc", t, 0, -1, 0.0)
             continue
         for turn in range(2):
-            event("alloc", t, turn, born[t], turn * length + times[born[t]])
-            if died[t] >= 0:
-                later = turn + (died[t] < born[t])
-                event("free_completed", t, turn, died[t], later * length + times[died[t] + 1])
+            event("alloc", t, turn, born[t], turn * length + times[max(born[t], 0)])
+            last = died[t] if died[t] >= 0 else trace.operations - 1
+            event("free_completed", t, turn, last, (turn + (last < born[t])) * length + times[last + 1])
     events.sort(key=lambda each: each[:2])
     return {"segments": [], "device_traces": [[each for _, _, each in events]]}
 

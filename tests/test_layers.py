@@ -101,14 +101,14 @@ LGM = [
     {"only", "chain", "mix_bound"},
     {"mix", "harmony"},
     {"report"},
-    {"page", "snapshot", "sizes", "helper"},
+    {"page", "snapshot", "sizes", "helper", "machine"},
     {"__init__"},
     {"cli"},
     {"__main__"},
 ]
 # Longer than 300 lines, and why.
 LONG = {
-    "session.py": 340,  # a third of it is what enable() says to people
+    "session.py": 360,  # a third of it is what enable() says to people
 }
 
 

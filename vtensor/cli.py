@@ -7,6 +7,7 @@ Leaves: what each command does to modules of its own, imported when it is asked 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -54,7 +55,9 @@ container images and clusters: build it once with --to, and set VTENSOR_CACHE to
 
 _EPILOG = """\
 Environment: VTENSOR_BUDGET (the default budget), VTENSOR_DISABLE=1 (run as if vtensor were not there), VTENSOR_LOG=info
-(say what is done), VTENSOR_CACHE (where the compiled core is kept), CXX (the compiler).
+(say what is done), VTENSOR_CACHE (where the compiled core is kept), CXX (the compiler). For finding out what is wrong:
+VTENSOR_VERIFY=replay, VTENSOR_STRICT=1, VTENSOR_ANALYSIS=here; on a GPU VTENSOR_HOST_IN_PLACE=0, VTENSOR_INTEGRATED=1
+(the README says what each does).
 """
 
 
@@ -70,7 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run", help="run an unmodified script under a budget", description=_RUN, epilog=_EPILOG, formatter_class=raw
     )
-    run.add_argument("--budget", metavar="SIZE", help="bytes, '4GiB', or a share of the device such as 50%%")
+    run.add_argument(
+        "--budget",
+        metavar="SIZE",
+        help="bytes, '4GiB', or a share of the device such as 50%% (default: VTENSOR_BUDGET, else what is free less a "
+        "reserve)",
+    )
     run.add_argument(
         "--device",
         choices=["auto", "cpu", "cuda"],
@@ -81,13 +89,18 @@ def _parser() -> argparse.ArgumentParser:
         "--chunk", metavar="SIZE", help="unit in which tensors move (default: 2MiB; on a GPU up to 16MiB, by budget)"
     )
     run.add_argument("--min-size", metavar="SIZE", help="smallest managed tensor (default: half a chunk)")
-    run.add_argument("--host", metavar="SIZE", help="room of the host store (default: four fifths of RAM)")
+    run.add_argument(
+        "--host",
+        metavar="SIZE",
+        help="room of the host store (default: four fifths of RAM, or what is free in --spill-dir)",
+    )
     run.add_argument("--spill-dir", metavar="DIR", help="keep absent data in a file here instead of in RAM")
     run.add_argument(
         "--policy",
         choices=["plan", "lru", "size_staleness", "delta"],
         default="plan",
-        help="who leaves (default: plan)",
+        help="who leaves: by a plan made from recorded iterations; the longest unused; the largest bytes x staleness; "
+        "delta: such, and each is copied or dropped, whichever is quicker (default: plan)",
     )
     run.add_argument(
         "--recompute",
@@ -99,19 +112,38 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")
     run.add_argument("--report", metavar="HTML", help="write a page about the run: memory, copies, iterations")
     run.add_argument("--watch", action="store_true", help="say on stderr what iterations do, while they do it")
-    run.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="in which pieces")
-    run.add_argument("--oversize", choices=["borrow", "raise"], default="borrow", help="operations above the budget")
+    run.add_argument(
+        "--granularity",
+        choices=["chunk", "tensor"],
+        default="chunk",
+        help="what leaves: as many chunks as are needed, or whole tensors (default: chunk)",
+    )
+    run.add_argument(
+        "--oversize",
+        choices=["borrow", "raise"],
+        default="borrow",
+        help="an operation that needs more than the budget uses host memory in place, slowly, or raises "
+        "(default: borrow)",
+    )
     run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
 
     fit = commands.add_parser(
-        "fit", help="what a script's step would take in less memory", description=_FIT, formatter_class=raw
+        "fit",
+        help="what a script's step would take in less memory",
+        description=_FIT,
+        epilog=_EPILOG,
+        formatter_class=raw,
     )
-    fit.add_argument("--gpu", choices=list(GPUS), help="answer for this device too")
-    fit.add_argument("--numbers", choices=get_args(Numbers), default="fp32", help="what --gpu computes in")
+    fit.add_argument(
+        "--gpu",
+        choices=list(GPUS),
+        help="answer for this device too, by arithmetic from the times of a processor (--device cpu)",
+    )
+    fit.add_argument("--numbers", choices=get_args(Numbers), help="what --gpu computes in (default: fp32)")
     fit.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="as in 'vtensor run'")
     fit.add_argument("--chunk", metavar="SIZE", help="as in 'vtensor run'")
     fit.add_argument("--min-size", metavar="SIZE", help="as in 'vtensor run'")
-    fit.add_argument("--save-trace", metavar="FILE", help="as in 'vtensor run'")
+    fit.add_argument("--save-trace", metavar="FILE", help="write the iteration that is answered for")
     for command in (run, fit):
         command.add_argument(
             "-m",
@@ -123,7 +155,9 @@ def _parser() -> argparse.ArgumentParser:
             "script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGS...", help="the script and its arguments"
         )
 
-    demo = commands.add_parser("demo", help="train two real models at 40 %% of their peak, against plain PyTorch")
+    demo = commands.add_parser(
+        "demo", help="train two real models on the CPU at 40 %% of their peak, against plain PyTorch"
+    )
     demo.add_argument("--fraction", type=float, default=0.4, help="budget as a fraction of the peak (default: 0.4)")
     demo.add_argument("--steps", type=int, default=8, help="training steps per model (default: 8)")
 
@@ -140,10 +174,10 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     from . import session, traces
 
-    for option in ("save_trace", "report"):
-        path = getattr(options, option)
-        if path is not None and not Path(path).resolve().parent.is_dir():
-            raise ConfigError(f"--{option.replace('_', '-')}={path}: there is no directory {Path(path).parent}")
+    _check_can_write(options, "save_trace")
+    _check_can_write(options, "report")
+    if options.report is not None and importlib.util.find_spec("plotly") is None:
+        raise ConfigError("--report needs plotly: pip install plotly")
     session.enable(
         options.budget,
         device=options.device,
@@ -158,22 +192,45 @@ def _run(options: argparse.Namespace) -> int:
         recompute=options.recompute,
         plan=options.plan,
     )
-    if options.save_trace is not None or options.report is not None:
+    if session.is_enabled() and (options.save_trace is not None or options.report is not None):
         traces.record()
     return _launch(options, trace=options.save_trace, report=options.report, watch=options.watch)
 
 
 def _fit(options: argparse.Namespace) -> int:
     from . import native, planning, session, traces
+    from .config import which_device
     from .rehearsal import Rehearsal
+    from .room import budget_of_its_own, free_memory
 
+    _check_can_write(options, "save_trace")
+    if options.numbers is not None and options.gpu is None:
+        raise ConfigError("--numbers is what --gpu computes in; name one")
+    device = which_device(options.device)
+    if options.gpu is not None and device != "cpu":
+        raise ConfigError("--gpu goes by the times of a processor: pass --device cpu, where the script runs there")
     session.enable(
-        1.0, device=options.device, chunk=options.chunk, min_size=options.min_size, policy="lru", recompute="never"
+        1.0 if device == "cpu" else budget_of_its_own(free_memory(device)),  # a GPU's chunks are taken at once
+        device=device,
+        chunk=options.chunk,
+        min_size=options.min_size,
+        policy="lru",
+        recompute="never",
     )
+    if not session.is_enabled():
+        raise ConfigError("'vtensor fit' has nothing to look at while VTENSOR_DISABLE is set; unset it")
+    session.rehearse()
     traces.record()
-    rehearsal = Rehearsal(native.load(), options.gpu, options.numbers)
+    rehearsal = Rehearsal(native.load(), options.gpu, options.numbers or "fp32", options.save_trace)
     planning.listen(rehearsal.note)
-    return _launch(options, trace=options.save_trace, tell=rehearsal.tell)
+    return _launch(options, tell=rehearsal.tell)
+
+
+def _check_can_write(options: argparse.Namespace, option: str) -> None:
+    """Before a script runs for hours."""
+    path = getattr(options, option)
+    if path is not None and not Path(path).resolve().parent.is_dir():
+        raise ConfigError(f"--{option.replace('_', '-')}={path}: there is no directory {Path(path).parent}")
 
 
 def _launch(options: argparse.Namespace, **wishes: Any) -> int:

@@ -31,6 +31,7 @@ __all__ = [
     "make_config",
     "parse_bytes",
     "parse_link",
+    "which_device",
 ]
 
 Policy = Literal["plan", "lru", "size_staleness", "delta"]
@@ -59,7 +60,7 @@ class Config:
     host: int
     """Bytes the host store may take."""
     spill_dir: str
-    """Directory of the host store's file; empty for RAM."""
+    """Directory of the host store's file, from the root; empty for RAM."""
     policy: Policy
     granularity: Granularity
     oversize: Oversize
@@ -99,7 +100,7 @@ def parse_link(value: float | str | None) -> float:
         raise ConfigError(str(error)) from None
 
 
-def _device(asked: str) -> str:
+def which_device(asked: str) -> Literal["cpu", "cuda"]:
     """``"cpu"`` or ``"cuda"``."""
     if asked not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"device={asked!r} is unknown; choose 'auto', 'cpu' or 'cuda'")
@@ -117,10 +118,18 @@ def _device(asked: str) -> str:
 
 
 def _gpu() -> tuple[int, int]:
-    """The current CUDA device and its bytes of memory."""
+    """The current CUDA device and its bytes of memory.
+
+    Where a process of torchrun has chosen none yet, the one of its rank is current from now on: all would begin on the
+    first, and manage that.
+    """
     import torch
 
     ordinal = torch.cuda.current_device()
+    rank = os.environ.get("LOCAL_RANK", "")
+    if ordinal == 0 and rank.isdecimal() and 0 < int(rank) < torch.cuda.device_count():
+        ordinal = int(rank)
+        torch.cuda.set_device(ordinal)
     return ordinal, torch.cuda.get_device_properties(ordinal).total_memory
 
 
@@ -186,7 +195,7 @@ def make_config(
     UnsupportedDeviceError
         If there is no GPU where one is asked for.
     """
-    device = _device(device)
+    device = which_device(device)
     ordinal, total = (0, physical_memory()) if device == "cpu" else _gpu()
     if budget is None:
         budget = os.environ.get("VTENSOR_BUDGET")
@@ -214,9 +223,9 @@ def make_config(
         )
     if spill_dir is not None and recompute == "only":
         raise ConfigError("recompute='only' copies nothing, so spill_dir= would stay empty; leave one of them out")
-    directory = "" if spill_dir is None else os.fspath(spill_dir)
+    directory = str(Path(spill_dir).absolute()) if spill_dir else ""
     if directory and not Path(directory).is_dir():
-        raise ConfigError(f"spill_dir={directory!r} is not a directory; create it first")
+        raise ConfigError(f"spill_dir={str(spill_dir)!r} is not a directory; create it first")
     if host is not None:
         host_bytes = parse_bytes(host, "host")
     elif directory:

@@ -21,6 +21,8 @@ from .surroundings import look_around
 
 __all__ = ["examine", "report"]
 
+_TORCH = (2, 11)  # as in pyproject.toml
+
 Finding = tuple[str, bool, str]
 """What was looked at, whether it is as needed, and what was found or what to do."""
 
@@ -69,20 +71,19 @@ def _torch() -> Iterator[Finding]:
     except ImportError as error:
         yield "torch", False, f"not importable ({error}); install it first, e.g. pip install torch"
         return
-    yield "torch", True, str(torch.__version__)
+    enough = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= _TORCH
+    yield "torch", enough, f"{torch.__version__} ({'.'.join(map(str, _TORCH))} or newer is needed)"
+    if torch.version.cuda is not None:
+        headers = cuda_include()
+        text = str(headers or "no cuda.h; pip install nvidia-cuda-runtime, or set CUDA_HOME")
+        yield "cuda headers", headers is not None, text
     if not torch.cuda.is_available():
         built = "built with CUDA" if torch.version.cuda else "built without CUDA"
         yield "gpu", True, f"none seen by torch ({built}); CPU tensors can be managed"
         return
-    headers = cuda_include()
     yield "gpu", True, f"{torch.cuda.get_device_name()}, {format_bytes(torch.cuda.mem_get_info()[1])}"
     for what, text in look_around(torch.cuda.get_device_name(), torch.cuda.device_count()):
         yield what, True, text
-    yield (
-        "cuda headers",
-        headers is not None,
-        str(headers or "no cuda.h; pip install nvidia-cuda-runtime, or set CUDA_HOME"),
-    )
 
 
 def _compiler() -> Iterator[Finding]:
@@ -92,6 +93,9 @@ def _compiler() -> Iterator[Finding]:
         return
     version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
     yield "compiler", True, f"{found}: {version[0] if version else 'unknown version'}"
+    header = Path(native.python_include()) / "Python.h"
+    here = header.is_file()
+    yield "python headers", here, str(header) if here else f"no {header}; install them (e.g. apt install python3-dev)"
 
 
 def _core() -> Iterator[Finding]:

@@ -22,12 +22,24 @@ from .patches import replace
 
 __all__ = ["address_of", "open_doors", "storage_of"]
 
-# Tensor.__array__, __cuda_array_interface__ and the typed storages go through these. On a GPU an address that was given
-# away stays resident for good, so a storage is no door there (torch.save asks for every one), only its address is.
-_DOORS: dict[str, list[tuple[type, str]]] = {
-    "cpu": [(torch.Tensor, name) for name in ("numpy", "data_ptr", "untyped_storage", "__dlpack__")],
+# Tensor.__array__, __cuda_array_interface__ and the typed storages go through these; apply_ and the like work by the
+# address. On a GPU an address that was given away stays resident for good, so a storage is no door there (torch.save
+# asks for every one), only its address is.
+_DLPACK: list[tuple[Any, str]] = [
+    (owner, name)
+    for owner in (torch._C, torch.utils.dlpack, torch)
+    for name in ("_to_dlpack", "_to_dlpack_versioned", "to_dlpack")
+    if hasattr(owner, name)
+]
+_DOORS: dict[str, list[tuple[Any, str]]] = {
+    "cpu": [
+        (torch.Tensor, name)
+        for name in ("numpy", "data_ptr", "untyped_storage", "__dlpack__", "apply_", "map_", "map2_")
+    ],
     "cuda": [(torch.Tensor, "data_ptr"), (torch.Tensor, "__dlpack__"), (torch.UntypedStorage, "data_ptr")],
 }
+# They ask which tensors share a storage, by its address, and read by operations.
+_SAVERS = ("torch.serialization", "safetensors", "transformers", "huggingface_hub", "accelerate")
 _TENSOR: Any = torch._C.TensorBase
 _STORAGE: Any = torch._C.StorageBase
 
@@ -50,14 +62,20 @@ def _address(value: Any) -> int:
 
 
 def _door(original: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
+    of_storage = getattr(original, "__objclass__", None) is _STORAGE
+
     def give_away(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if address := _address(self):
+        if (address := _address(self)) and not (of_storage and _saves(sys._getframe(1).f_globals.get("__name__", ""))):
             core.export_address(address)
         return original(self, *args, **kwargs)
 
     give_away.__name__ = original.__name__
     give_away.__doc__ = original.__doc__
     return give_away
+
+
+def _saves(module: str) -> bool:
+    return module.startswith(_SAVERS)
 
 
 def _keeping_ours_on_top(enable: Callable[..., None], core: ModuleType) -> Callable[..., None]:
@@ -85,26 +103,29 @@ def _addresses(values: Any) -> list[int]:
     return found
 
 
-def _keep_what_backwards_are_given(core: ModuleType) -> None:
-    """On a device where nothing faults, a backward written in Python may hand its tensors to kernels that nobody sees.
+def _watch_backwards(core: ModuleType) -> None:
+    """A backward written in Python may hand its tensors to kernels that nobody sees (forwards are the observer's).
 
-    Its gradients, and what it takes from ``ctx.saved_tensors``, are resident until it returns. (What a forward is
-    given, the observer sees.)
+    So nothing that is made in it is made again. On a device where nothing faults its gradients, and what it takes from
+    ``ctx.saved_tensors``, are moreover resident until it returns.
     """
     owner: Any = torch.autograd.function.BackwardCFunction
     unpacked = owner.saved_tensors
-    depth = _Depth()
+    depth, ordered = _Depth(), core.ordered()
 
     def keeping(plain: Callable[..., Any]) -> Callable[..., Any]:
         def apply(self: Any, *args: Any) -> Any:
-            before = core.kept()
+            before, closed = core.kept(), core.close_eyes()
             depth.value += 1
             try:
-                core.keep(_addresses(args))
+                if ordered:
+                    core.keep(_addresses(args))
                 return plain(self, *args)
             finally:
                 depth.value -= 1
                 core.release_kept(before)
+                if closed:
+                    core.open_eyes()
 
         return apply
 
@@ -117,15 +138,15 @@ def _keep_what_backwards_are_given(core: ModuleType) -> None:
     for name in ("apply", "apply_boxed"):  # torch 2.13 has the second
         if hasattr(owner, name):
             replace(owner, name, keeping(getattr(owner, name)))
-    replace(owner, "saved_tensors", property(saved_tensors))
+    if ordered:
+        replace(owner, "saved_tensors", property(saved_tensors))
 
 
 def open_doors(core: ModuleType, device: str) -> None:
     """Replace the doors on torch's classes by ones that tell `core`, until :func:`vtensor.patches.restore`."""
-    for owner, name in _DOORS[device]:
+    for owner, name in [*_DOORS[device], *_DLPACK]:
         replace(owner, name, _door(getattr(owner, name), core))
-    if core.ordered():
-        _keep_what_backwards_are_given(core)
+    _watch_backwards(core)
     replace(faulthandler, "enable", _keeping_ours_on_top(faulthandler.enable, core))
 
 

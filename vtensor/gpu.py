@@ -8,6 +8,7 @@ Leaves: everything a session is on any device (``session``), the pool (``pools``
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from .logs import log
 from .pools import DevicePool, make_device_pool
 from .strict import be_strict, is_strict
 
-__all__ = ["active_pool", "fit_gpu", "lent_bytes", "look_at_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
+__all__ = ["cupy_allocator", "fit_gpu", "lent_bytes", "look_at_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
 
 _pool: DevicePool | None = None
 _kept: list[DevicePool] = []  # of earlier sessions whose tensors live on
@@ -150,16 +151,17 @@ def lent_bytes() -> int:
     return 0 if _pool is None else _pool.lent_bytes
 
 
-def active_pool() -> DevicePool:
-    """The pool CuPy can share.
+def cupy_allocator() -> Callable[[int], Any]:
+    """An allocator for CuPy whose arrays share the budget: ``cupy.cuda.set_allocator(vtensor.cupy_allocator())``.
 
     Raises
     ------
     UnsupportedDeviceError
-        If the session has none: it runs on the CPU, or CuPy is not installed.
+        If vtensor is not enabled on a GPU, or CuPy is not installed.
     """
     if _pool is None:
         raise UnsupportedDeviceError(
-            "there is no pool to share: vtensor must be enabled on a GPU, with CuPy installed (vtensor[cuda13])"
+            "there is no pool to share: vtensor must be enabled on a GPU, with CuPy installed (vtensor[cuda12] or "
+            "vtensor[cuda13])"
         )
-    return _pool
+    return _pool.allocate

@@ -26,7 +26,7 @@ from .config import format_bytes
 from .errors import ConfigError
 from .journal import Journal
 from .planning import keep_journal, newest_plan
-from .session import active_config, disable, is_enabled
+from .session import active_config, end, is_enabled
 from .stats import memory_stats, memory_summary
 from .traces import recorded_trace, save_trace
 
@@ -207,7 +207,10 @@ def _exit_code(stop: SystemExit) -> int:
 
 def _say_goodbye(wishes: Wishes, journal: Journal | None, code: int) -> None:
     if not is_enabled():
-        print("vtensor: the script turned vtensor off before it ended; no summary", file=sys.stderr)
+        unwritten = "".join(
+            f", and {path} was not written" for path in (wishes.trace, wishes.report) if path is not None
+        )
+        print(f"vtensor: the script turned vtensor off before it ended; no summary{unwritten}", file=sys.stderr)
         return
     sys.stdout.flush()
     if wishes.trace is not None:
@@ -220,10 +223,12 @@ def _say_goodbye(wishes: Wishes, journal: Journal | None, code: int) -> None:
     elif managed or code == 0:  # a usage error of the script needs no table behind it
         print(memory_summary(), file=sys.stderr)
     if not managed and code == 0:
+        where = "GPU; for tensors of the CPU pass --device cpu" if active_config().device == "cuda" else "CPU"
         print(
             f"vtensor: nothing was managed: this process made no tensor of {format_bytes(active_config().min_size)} or "
-            "more. Processes that a script starts have sessions of their own: call vtensor.enable() in them, or start "
-            "each with 'vtensor run' (torchrun ... -m vtensor run --budget 4GiB train.py)",
+            f"more on the {where}. Processes that a script starts have sessions of their own: call vtensor.enable() in "
+            "them (if they are spawned, not forked), or start each with 'vtensor run' (torchrun ... -m vtensor run "
+            "--budget 4GiB train.py)",
             file=sys.stderr,
         )
-    disable()
+    end()

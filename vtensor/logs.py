@@ -26,8 +26,11 @@ log.addFilter(_named)
 
 def set_log_level() -> None:
     """Do what ``VTENSOR_LOG`` says; unset, the program's own settings of the logger ``vtensor`` hold."""
-    level = logging.getLevelNamesMapping().get(os.environ.get("VTENSOR_LOG", "").upper())
+    asked = os.environ.get("VTENSOR_LOG", "")
+    level = logging.getLevelNamesMapping().get(asked.upper())
     if level is None:
+        if asked:
+            log.warning("VTENSOR_LOG=%s is no level: debug, info, warning or error", asked)
         return
     log.setLevel(level)
     if not log.handlers:

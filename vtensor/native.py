@@ -135,7 +135,7 @@ def unit_text(files: list[Path]) -> str:
     return "".join(f'#include "{file.parent.name}/{file.name}"\n' for file in files)
 
 
-def build(target: Path, *, verbose: bool = True) -> None:
+def build(target: Path) -> None:
     """Compile the core into `target`, all files of it or none. Pre: its directory is there.
 
     Raises
@@ -167,21 +167,19 @@ def build(target: Path, *, verbose: bool = True) -> None:
         sources = [source for source in sources_dir().glob("*/*.cpp") if cuda or not is_cuda(source)]
         workers = max(2, os.cpu_count() or 1)
         together = units(sources, workers)
-        progress = _begin_to_say(len(sources), workers) if verbose else None
+        progress = _begin_to_say(len(sources), workers)
         objects = []
         with ThreadPoolExecutor(workers) as pool:
             for made in pool.map(compile_one, range(len(together)), together):
                 objects.append(made)
-                if progress is not None:
-                    progress("compiling", len(objects) / len(together))
+                progress("compiling", len(objects) / len(together))
         library = str(Path(scratch) / "linked.so")
         torch_lib = str(Path(torch.__file__).parent / "lib")
         libraries = ["-ltorch_cpu", "-lc10", "-ldl", *(["-ltorch_cuda", "-lc10_cuda"] if cuda else [])]
         _run([cxx, "-shared", *objects, "-o", library, f"-L{torch_lib}", *libraries, f"-Wl,-rpath,{torch_lib}"])
         Path(library).chmod(0o700)
         Path(library).replace(target)
-    if verbose:
-        print(f"vtensor: compiled, kept in {target.parent}", file=sys.stderr, flush=True)
+    print(f"vtensor: compiled, kept in {target.parent}", file=sys.stderr, flush=True)
 
 
 def _begin_to_say(files: int, workers: int) -> Bar:

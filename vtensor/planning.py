@@ -10,6 +10,7 @@ turning vtensor on (``session``).
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
@@ -72,6 +73,8 @@ class Planner:
         self.shelves = 0  # allocations in which tensors lie side by side, so far
         self.plan: lgm.Plan | None = None  # the newest
         self.why_not = ""  # why there is no plan, for people
+        self._forgotten = self._since = 0  # how often plans were, now and when the analysis under way began
+        self._process = os.getpid()
         self._before: dict[str, Any] = {}
         self._now: dict[str, Any] = {}
 
@@ -86,8 +89,9 @@ class Planner:
         for key, hook in list(hooks.items()):
             if hook == self._after_step:
                 hooks.pop(key, None)
-        abandon()
-        self.work.stop()
+        if os.getpid() == self._process:  # else the thread and the process that makes plans are those of a parent
+            abandon()
+            self.work.stop()
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._inside:
@@ -138,6 +142,7 @@ class Planner:
                 self.why_not = _ELSEWHERE
                 return
             device = found_device(self.config, self._before, self._now, raw["stalls"] / 1e9)
+            self._since = self._forgotten
             self.work.start(lambda: self._analyze(raw, device))
 
     def change_budget(self, config: Config) -> None:
@@ -147,6 +152,7 @@ class Planner:
 
     def forget_plans(self) -> None:
         """New ones are made."""
+        self._forgotten += 1
         self.plan, self.why_not = None, ""
         self.module.forget_plans()
 
@@ -172,8 +178,8 @@ class Planner:
 
     def _plan(self, recording: Recording, _raw: dict[str, Any], device: lgm.Device) -> None:
         for plan in plans(recording.trace, device, self.config.recompute):
-            if device.budget_chunks != self.config.budget_chunks:
-                return  # it changed meanwhile
+            if device.budget_chunks != self.config.budget_chunks or self._since != self._forgotten:
+                return  # it is of another budget, or of tensors that were somewhere else
             install(self.module, plan, recording)
             self.plan, self.why_not = plan, ""
             log.info(

@@ -1,6 +1,7 @@
 """A plan as the core takes it, and whether one from a file fits the session.
 
-Covers: handing over a plan, or only its copies in; reading one; what ties a plan of another process to this one.
+Covers: handing over a plan, or only its copies in; reading one, and the settings of a session by it; what ties a plan
+of another process to this one.
 Leaves: making plans (:mod:`lgm`), when (``planning``), following them (``kernels/iteration/plan_runner.h``).
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import os
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +18,11 @@ from lgm.mapping import away_at_turn
 from lgm.prefetch import Arrivals
 from lgm.seats import seats
 
-from .config import Config, format_bytes
+from .config import Config, format_bytes, make_config
 from .errors import ConfigError
 from .recorder import Recording
 
-__all__ = ["check_plan", "install", "install_arrivals", "recording_of"]
+__all__ = ["install", "install_arrivals", "read_plan", "recording_of", "settings"]
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 _NO_MOVES = {
@@ -107,23 +109,55 @@ def recording_of(plan: lgm.Plan) -> Recording:
     return Recording(trace, births, np.where(trace.wraps, index, -1), zeros, trace.lasting.astype(np.int64))
 
 
-def check_plan(path: str | os.PathLike[str], config: Config) -> lgm.Plan:
-    """Read a plan and see whether it fits the session.
+def settings(
+    budget: int | float | str | None, given: dict[str, Any], path: str | os.PathLike[str] | None
+) -> tuple[Config, lgm.Plan | None]:
+    """What a session by a plan needs, or by none; its chunks are as large as the plan says.
+
+    Parameters
+    ----------
+    budget, given
+        The arguments of :func:`vtensor.config.make_config`.
+    path
+        Of the plan.
 
     Raises
     ------
     ConfigError
-        If it cannot be read, breaks a rule, or was made for other chunks or a larger budget.
+        For arguments that cannot work; if the plan cannot be read, breaks a rule, or was made for other chunks or a
+        larger budget.
+    """
+    if path is None:
+        return make_config(budget, **given), None
+    plan = read_plan(path)
+    config = make_config(budget, **given | ({} if given["chunk"] is not None else {"chunk": plan.trace.chunk_bytes}))
+    if config.policy != "plan":
+        raise ConfigError(f"plan= and policy={config.policy!r} contradict each other; leave the policy out")
+    _check_fits(plan, config, path)
+    return config, plan
+
+
+def read_plan(path: str | os.PathLike[str]) -> lgm.Plan:
+    """A plan from a file.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read or breaks a rule.
     """
     try:
         plan = lgm.load_plan(path)
         lgm.validate(plan)
     except lgm.LgmError as error:
         raise ConfigError(f"plan={os.fspath(path)!r}: {error}") from None
+    return plan
+
+
+def _check_fits(plan: lgm.Plan, config: Config, path: str | os.PathLike[str]) -> None:
     if plan.trace.chunk_bytes != config.chunk:
         raise ConfigError(
             f"plan={os.fspath(path)!r} was made for chunks of {format_bytes(plan.trace.chunk_bytes)}, and chunk= is "
-            f"{format_bytes(config.chunk)}"
+            f"{format_bytes(config.chunk)}; leave chunk= out"
         )
     if plan.device.budget_chunks > config.budget_chunks:
         raise ConfigError(
@@ -131,4 +165,3 @@ def check_plan(path: str | os.PathLike[str], config: Config) -> lgm.Plan:
             f"{format_bytes(plan.device.budget_chunks * config.chunk)}, "
             f"and budget= is {format_bytes(config.budget)}"
         )
-    return plan

@@ -114,6 +114,8 @@ class DevicePool:
             return self._cut(nbytes)
         except cupy.cuda.memory.OutOfMemoryError:
             self.take_back(self._shrink(-(-nbytes // self.chunk)))
+            if nbytes > self.chunk:
+                self._pool.free_all_blocks()  # single chunks, from which no array of several can be cut
             return self._cut(nbytes)
 
     def _cut(self, nbytes: int) -> Any:
@@ -131,6 +133,7 @@ class DevicePool:
 
     def resize(self, budget: int) -> None:
         self._pool.set_limit(size=budget)
+        self._pool.free_all_blocks()  # what is above it goes back to the device: a pool keeps what it has
 
     def close(self) -> None:
         """Give everything back. Pre: the core uses none of its chunks."""
@@ -149,6 +152,7 @@ def make_device_pool(core: ModuleType, chunk: int, ordinal: int, budget: int) ->
         return None
     if not cupy.cuda.is_available():
         return None
+    cupy.cuda.Device(ordinal).synchronize()  # makes the device's context, which each chunk would else make and end
     source = ChunkSource(
         lambda nbytes: int(core.make_slab(nbytes, chunk, ordinal)),
         lambda address, nbytes: core.free_slab(address, nbytes, chunk, ordinal),

@@ -50,10 +50,14 @@ class Rehearsal:
     ----------
     gpu, numbers
         A device to be answered for too, by the names of ``lgm fit --gpu`` and ``--numbers``; None: this one only.
+    path
+        Where the iteration is written that is answered for; None: nowhere.
     """
 
-    def __init__(self, module: ModuleType, gpu: str | None = None, numbers: Numbers = "fp32") -> None:
-        self._module, self._gpu, self._numbers = module, gpu, numbers
+    def __init__(
+        self, module: ModuleType, gpu: str | None = None, numbers: Numbers = "fp32", path: str | None = None
+    ) -> None:
+        self._module, self._gpu, self._numbers, self._path = module, gpu, numbers, path
         self._times: dict[tuple[int, int], list[float]] = {}  # of each kind: operations, and bytes they allocate
         self._newest: dict[tuple[int, int], dict[str, Any]] = {}
         self._iterations = 0
@@ -98,7 +102,7 @@ class Rehearsal:
         life = analyze_lifetimes(self._answer_for(kind))
         chunks = max(life.peak // 2, int(life.needed.max()), 2)
         try:
-            session.enable(chunks * config.chunk)
+            session.resize(chunks * config.chunk)
         except (VtensorError, torch.OutOfMemoryError) as error:
             self._why = f"; a budget of half of the peak cannot be held here: {error}"
             raise _Enough(0) from None
@@ -136,6 +140,15 @@ class Rehearsal:
                 print("\n" + by_size(self._trace, GPUS[self._gpu], self._numbers, Bar()))
         except LgmError as error:
             _say(str(error))
+        if self._path is not None:
+            self._write(self._trace, self._path)
+
+    def _write(self, trace: lgm.Trace, path: str) -> None:
+        try:
+            lgm.save_trace(trace, path)
+            _say(f"wrote {path}: {trace.operations} operations, {trace.tensors} tensors")
+        except (OSError, LgmError) as error:
+            _say(f"{path} was not written: {error}")
 
     def _answer_for(self, kind: tuple[int, int]) -> lgm.Trace:
         """From now on."""

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, Literal
@@ -26,21 +26,32 @@ import lgm
 
 from . import native, watchdog
 from .adoption import say_what_is_older
-from .config import Config, Granularity, Oversize, Policy, Recompute, asked_again, format_bytes, make_config
+from .config import Config, Granularity, Oversize, Policy, Recompute, asked_again, format_bytes
 from .cpu import start_cpu, stop_cpu
 from .doors import open_doors
 from .errors import ConfigError, NotEnabledError
 from .foreach import cut_foreach
-from .gpu import active_pool, fit_gpu, resize_gpu, start_gpu, stop_gpu
+from .gpu import fit_gpu, resize_gpu, start_gpu, stop_gpu
 from .logs import log, set_log_level
 from .math_library import settle
 from .patches import restore
 from .planning import change_budget, start_planner, stop_planner
-from .plans import check_plan
+from .plans import settings
 from .reserve import keep_free
 from .shelves import keep_shelves
 
-__all__ = ["Device", "active_config", "core", "cupy_allocator", "disable", "enable", "enabled", "is_enabled"]
+__all__ = [
+    "Device",
+    "active_config",
+    "core",
+    "disable",
+    "enable",
+    "enabled",
+    "end",
+    "is_enabled",
+    "rehearse",
+    "resize",
+]
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -48,6 +59,8 @@ _lock = threading.RLock()
 _begun: Config | None = None  # the session that is there in whole or in part, as it is to be
 _looked = False  # for tensors that are older: once in a process, as it looks through all there is
 _active: Config | None = None  # the same as it is: None while it starts, and from the moment it begins to end
+_process = 0  # in which it began
+_rehearsing = False  # 'vtensor fit' runs a script: its own words about budgets are not what is asked
 
 
 def is_enabled() -> bool:
@@ -102,8 +115,8 @@ def enable(
         512 MiB where that is more, and on the CPU a `spill_dir` for temporary files, where one is on a disk. Such a
         budget is lowered where what is not managed grows into the reserve.
     device
-        ``"cpu"``: torch's CPU tensors. ``"cuda"``: those of the current CUDA device. ``"auto"``: the GPU where torch
-        sees one, else the CPU.
+        ``"cpu"``: torch's CPU tensors. ``"cuda"``: those of the current CUDA device; in a process of torchrun that has
+        chosen none yet, the one of its rank. ``"auto"``: the GPU where torch sees one, else the CPU.
     chunk
         Bytes of one vTensor, the unit in which tensors move; a power of two. Default: ``"2MiB"`` on the CPU;
         on a GPU, where mapping one costs more, a thousandth of the budget: ``"2MiB"`` to ``"16MiB"``.
@@ -136,7 +149,7 @@ def enable(
         stays, above the budget if need be.
         With ``VTENSOR_VERIFY=replay`` nothing is dropped; what would be is made again and compared.
     plan
-        A plan made by ``lgm analyze``, followed from the first iteration that fits it.
+        A plan made by ``lgm analyze``, followed from the first iteration that fits it; chunks are as large as it says.
 
     Raises
     ------
@@ -165,6 +178,9 @@ def enable(
     if os.environ.get("VTENSOR_DISABLE", "").lower() in ("1", "true", "yes"):
         log.warning("VTENSOR_DISABLE is set: vtensor.enable() does nothing")
         return
+    if _rehearsing:
+        log.warning("'vtensor fit' runs the script without a budget: its vtensor.enable() does nothing")
+        return
     set_log_level()
     given: dict[str, Any] = {
         "device": device,
@@ -181,7 +197,7 @@ def enable(
     with _lock:
         if _active is None:
             _end()  # what an interrupted call left
-            _begin(*_checked(budget, given, plan))
+            _begin(*settings(budget, given, plan))
         elif plan is not None:
             raise ConfigError("vtensor is enabled already; a plan= is taken at the first enable() only")
         else:
@@ -196,11 +212,32 @@ def disable() -> None:
     torch.OutOfMemoryError
         On a GPU, if it has no room for live tensors that wait in the host store; then vtensor stays enabled.
     """
+    if not _rehearsing:
+        end()
+
+
+def end() -> None:
+    """:func:`disable`, whoever runs the script."""
+    global _rehearsing
+    _rehearsing = False
     with _lock:
         if _begun is None:
             return
         _end()
     log.info("disabled")
+
+
+def rehearse() -> None:
+    """From now on :func:`enable` and :func:`disable` do nothing, until :func:`end`."""
+    global _rehearsing
+    _rehearsing = True
+
+
+def resize(budget: int) -> None:
+    """Another budget takes effect at once, as by :func:`enable`; pre: enabled."""
+    with _lock:
+        active = active_config()
+        _change_budget(active, max(budget // active.chunk, 1) * active.chunk)
 
 
 @contextlib.contextmanager
@@ -220,33 +257,10 @@ def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator
             enable(outer.budget)
 
 
-def cupy_allocator() -> Callable[[int], Any]:
-    """An allocator for CuPy whose arrays share the budget: ``cupy.cuda.set_allocator(vtensor.cupy_allocator())``.
-
-    Raises
-    ------
-    UnsupportedDeviceError
-        If vtensor is not enabled on a GPU, or CuPy is not installed.
-    """
-    active_config()
-    return active_pool().allocate
-
-
-def _checked(
-    budget: int | float | str | None, given: dict[str, Any], plan: str | os.PathLike[str] | None
-) -> tuple[Config, lgm.Plan | None]:
-    """What a new session needs; raises before anything of it starts."""
-    config = make_config(budget, **given)
-    if plan is None:
-        return config, None
-    if config.policy != "plan":
-        raise ConfigError(f"plan= and policy={config.policy!r} contradict each other; leave the policy out")
-    return config, check_plan(plan, config)
-
-
 def _begin(config: Config, plan: lgm.Plan | None) -> None:
-    global _begun, _active, _looked
+    global _begun, _active, _looked, _process
     module = native.load()
+    _process = os.getpid()
     if config.device == "cuda":
         config = fit_gpu(module, config)
     _begun = config
@@ -288,7 +302,7 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
         everything = verify or config.leaving != "copy"  # what no plan names may be dropped, too
         module.see("all" if everything else "planned", verify)
     start_planner(config, plan)
-    keep_free(module, config, enable)
+    keep_free(module, config, resize)
     keep_shelves(module, plan)
 
 
@@ -321,6 +335,11 @@ def _end() -> None:
 def _change_budget(active: Config, budget: int) -> None:
     """Interrupted, it leaves `_begun` and `_active` different, and is made again by the next call."""
     global _begun, _active
+    if os.getpid() != _process:
+        log.warning(
+            "this process was forked while vtensor was enabled: memory made here is torch's; 'spawn' it instead"
+        )
+        return
     if budget == active.budget and _begun is active:
         return
     asked, before = replace(active, budget=budget), _begun

@@ -29,6 +29,7 @@ from .models import BLOCKS, models
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("programs", "models", "costs")
+_PROGRAMS = 300  # seconds: one that hangs must not take the rest of the call
 _FIRST = (("resnet50", "fp32", 0.5), ("gpt2", "fp32", 0.5))
 
 
@@ -87,7 +88,12 @@ class Check:
         if "programs" in self.programs:
             return True
         tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_gpu.py"]
-        done = subprocess.run(tests, cwd=ROOT, check=False, capture_output=True, text=True)
+        try:
+            done = subprocess.run(tests, cwd=ROOT, check=False, capture_output=True, text=True, timeout=_PROGRAMS)
+        except subprocess.TimeoutExpired as hung:
+            print(str(hung.stdout or "")[-4000:], f"the programs took more than {_PROGRAMS} s", flush=True)
+            self.failed = 1
+            return False
         print(done.stdout[-4000:], done.stderr[-2000:], flush=True)
         self.failed = done.returncode
         last = (done.stdout.strip().splitlines() or ["no output"])[-1]

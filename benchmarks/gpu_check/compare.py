@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch._dynamo.exc import TorchDynamoException
 
 import vtensor
 from lgm.bounds import least_seconds_in_windows
 from lgm.lifetimes import analyze_lifetimes
+from vtensor import native
+from vtensor.gpu import lent_bytes
 from vtensor.planning import newest_plan
 
 from ..record import Row
@@ -76,9 +79,10 @@ class Comparison:
             slack = Run(self.name, self.make, self.device, self.dtype == "bf16")
             stats = vtensor.memory_stats()
             taken = driver_bytes(self.device) - before
+            chunks = max(native.load().snapshot()["handles"]["chunks"] * stats["chunk_bytes"], lent_bytes())
         exact = stats["tensor_bytes.peak"] + stats["unmanaged_bytes.peak"]
         self.peak = self.plain.peak or exact
-        self.beside = max(taken - stats["held_bytes.current"], 0) if self.device == "cuda" else 0
+        self.beside = max(taken - chunks, 0) if self.device == "cuda" else 0  # a pool takes all of the budget at once
         row = self.row(1, "vtensor, room to spare", slack) | {
             "peak of plain (MiB)": self.peak // MIB,
             "padding (MiB)": (stats["wanted_bytes.peak"] - stats["tensor_bytes.peak"]) // MIB,
@@ -106,7 +110,7 @@ class Comparison:
                 run = Run(self.name, self.make, self.device, self.dtype == "bf16", how, share)
         except torch.OutOfMemoryError:
             return self.without(share, way, "does not fit")
-        except (NotSupportedError, ValueError, TypeError, NotImplementedError) as error:
+        except (NotSupportedError, TorchDynamoException, ValueError, TypeError, NotImplementedError) as error:
             return self.without(share, way, f"not supported: {' '.join(str(error).split())[:120]}")
         row = self.row(share, way, run)
         return row if how.same_bits else row | {"identical": "not promised"}

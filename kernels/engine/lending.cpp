@@ -50,13 +50,13 @@ bool Lending::come_to_rest(Lock& lock, Range& range, std::uint64_t serial) {
   }
 }
 
-bool Lending::lent(const void* address) {
+bool Lending::lent(const void* address, const void* memory, Bytes bytes) {
   if (drained_) return false;
   Call call(mutex_, ground_);
   const Range* range = ranges_.find_live(address);
   if (range == nullptr) return false;
   const VTensor* const parts = &range->parts[0];
-  return std::all_of(parts, parts + range->chunks, [](const VTensor& part) { return Lent::holds(part.slot); });
+  return std::all_of(parts, parts + range->chunks, [&](const VTensor& part) { return lies_in(part, memory, bytes); });
 }
 
 void Lending::take_back(const void* memory, Bytes bytes) {

@@ -33,8 +33,8 @@ class Lending {
   // was is gone. False where that cannot be, and nothing changed: it is no managed tensor of so many bytes, its address was given
   // away, or an operation uses it. Pre: nobody writes the memory any more, or reads the tensor meanwhile.
   bool lend(const void* address, const void* memory, Bytes bytes);
-  // Whether all of the tensor around `address` is what lies in lent memory: nobody wrote it since.
-  bool lent(const void* address);
+  // Whether all of the tensor around `address` is what lies in [memory, memory + bytes): nobody wrote it since it was lent that.
+  bool lent(const void* address, const void* memory, Bytes bytes);
   // Nothing reads [memory, memory + bytes) any more: vTensors that have their content there have it in a place of their own.
   // Throws OutOfMemory if there is none; the memory must stay then.
   void take_back(const void* memory, Bytes bytes);

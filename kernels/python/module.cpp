@@ -145,9 +145,9 @@ void bind_product(py::module_& m) {
       Unlocked());
   m.def(
       "lent",
-      [](std::uintptr_t a) {
+      [](std::uintptr_t a, std::uintptr_t memory, Bytes bytes) {
         Engine* engine = engine_of(pointer(a));
-        return engine != nullptr && engine->lending().lent(pointer(a));
+        return engine != nullptr && engine->lending().lent(pointer(a), pointer(memory), bytes);
       },
       Unlocked());
   m.def(
@@ -159,6 +159,8 @@ void bind_product(py::module_& m) {
   // For doors.py: tensors that code in Python hands to kernels past torch's operations.
   m.def("ordered", [] { return current().streams() != nullptr; });
   m.def("keep", [](const std::vector<Address>& addresses) { keep(current(), addresses); }, Unlocked());
+  m.def("close_eyes", &close_eyes);
+  m.def("open_eyes", &open_eyes);
   m.def("kept", [] { return current_engine() != nullptr ? kept(current()) : std::size_t{0}; });
   m.def("release_kept", [](std::size_t but) {
     if (current_engine() != nullptr) release_kept(current(), but);

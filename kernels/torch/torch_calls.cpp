@@ -41,12 +41,18 @@ std::shared_ptr<std::byte[]> aligned(Bytes bytes, Bytes align) {
   return {owner, whole + align};
 }
 
+// Of what this thread allocates meanwhile.
+struct Manage {
+  explicit Manage(Managing what) : before(std::exchange(this_thread().managing, what)) {}
+  ~Manage() { this_thread().managing = before; }
+  Manage(const Manage&) = delete;
+  Manage& operator=(const Manage&) = delete;
+  const Managing before;
+};
+
 // Managed however small it is, as what it stands for was.
 at::Tensor managed_empty(Bytes bytes, c10::Device device) {
-  struct AllSizes {
-    Managing before = std::exchange(this_thread().managing, Managing::all);
-    ~AllSizes() { this_thread().managing = before; }
-  } const all_sizes;
+  const Manage all_sizes(Managing::all);
   return at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device));
 }
 
@@ -197,6 +203,7 @@ bool TorchCall::keep_tensor(const at::Tensor& given, Access access, Engine& engi
       tensor.bytes = aligned(bytes, tensor.align);
       if (bytes > 0) std::memcpy(tensor.bytes.get(), reinterpret_cast<const void*>(from), bytes);
     } else {
+      const Manage nothing(Managing::none);  // it is freed where the engine's lock is held
       const at::DisableRecordFunctionGuard unseen;
       const at::NoGradGuard no_graph;
       const auto options = at::TensorOptions().dtype(at::kByte).device(impl.device());
@@ -223,6 +230,7 @@ at::Tensor TorchCall::make(const Tensor& tensor, const std::function<Address(std
     void* at = copy->get();
     data = c10::DataPtr(at, copy.release(), [](void* p) { delete static_cast<std::shared_ptr<std::byte[]>*>(p); }, tensor.device);
   } else {
+    const Manage nothing(Managing::none);
     auto copy = std::make_unique<at::Tensor>(tensor.device_bytes.clone());
     void* at = copy->data_ptr();
     data = c10::DataPtr(at, copy.release(), [](void* p) { delete static_cast<at::Tensor*>(p); }, tensor.device);

@@ -74,7 +74,9 @@ class Allocator final : public cca::CUDAAllocator {
         return {address, address, &free_any, c10::Device(c10::kCUDA, device)};
       }
     }
-    return g_native->allocate(bytes);
+    c10::DataPtr native = g_native->allocate(bytes);
+    (void)native.compare_exchange_deleter(g_native->raw_deleter(), &free_any);  // graphs' pools ask whether it is raw_deleter()
+    return native;
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_any; }
   void raw_delete(void* address) override {
@@ -100,8 +102,8 @@ class Allocator final : public cca::CUDAAllocator {
   }
   cca::ShareableHandle shareIpcHandle(void* address) override {
     TORCH_CHECK(owner_of(address) == nullptr,
-                "vtensor: a managed CUDA tensor cannot be shared with another process, as its memory moves; share a copy made "
-                "with tensor.clone() inside vtensor.disable(), or raise min_size=.");
+                "vtensor: a managed CUDA tensor cannot be shared with another process, as its memory moves; share a copy "
+                "of it in the processor's memory (tensor.cpu()), or raise min_size= above its bytes.");
     return g_native->shareIpcHandle(address);
   }
   // Between devices that cannot reach each other, only memory of cudaMalloc may be copied as if they could.
@@ -199,9 +201,9 @@ class Allocator final : public cca::CUDAAllocator {
  private:
   // A graph that is captured keeps the addresses it saw for good: its memory is torch's.
   static bool wanted(Bytes bytes, DeviceIndex device) {
-    if (bytes == 0 || (bytes < g_min_bytes.load(std::memory_order_relaxed) && this_thread().managing != Managing::all)) {
-      return false;
-    }
+    const Managing managing = this_thread().managing;
+    if (bytes == 0 || managing == Managing::none) return false;
+    if (bytes < g_min_bytes.load(std::memory_order_relaxed) && managing != Managing::all) return false;
     if (g_pools.load(std::memory_order_relaxed) > 0) return false;
     if (device != g_ordinal.load(std::memory_order_relaxed) || current_engine() == nullptr || in_forked_child()) return false;
     return !capturing();

@@ -108,6 +108,22 @@ void verify_due(Engine& engine) {
 
 // --- calls ----------------------------------------------------------------------------------------------------
 
+namespace {
+constexpr std::size_t kClosed = kNone - std::size_t{1};  // no frame is the one that ends it
+}  // namespace
+
+bool close_eyes() noexcept {
+  auto& frame = this_thread().seen_call.frame;
+  if (frame != kNone) return false;
+  frame = kClosed;
+  return true;
+}
+
+void open_eyes() noexcept {
+  auto& frame = this_thread().seen_call.frame;
+  if (frame == kClosed) frame = kNone;
+}
+
 void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& function, const Traits& traits) {
   Seen& seen = thread.seen_call;
   if (traits.named) {  // code of the user's is in there: its kernels may write what they like

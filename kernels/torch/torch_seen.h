@@ -26,6 +26,11 @@ void stop_seeing(Engine& engine);
 void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& function, const Traits& traits);
 void call_ends(Thread& thread, std::size_t frame);
 
+// Code of the user's begins on this thread, whose kernels may write what they like: nothing in it is kept, as in a named range
+// with arguments. True if that is new, and to be ended by open_eyes().
+bool close_eyes() noexcept;
+void open_eyes() noexcept;
+
 // What verifying found out about an operator.
 struct Verified {
   std::string name;

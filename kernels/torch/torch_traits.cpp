@@ -18,9 +18,11 @@ bool is_one_of(const std::string& name, const std::array<std::string_view, N>& n
   return std::find(names.begin(), names.end(), std::string_view(name)) != names.end();
 }
 
-// Memory that nobody wrote.
-constexpr std::array<std::string_view, 6> kUnspecified = {"aten::empty",     "aten::empty_like",        "aten::empty_strided",
-                                                          "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"};
+// Memory that nobody wrote, or as good as: made to be filled.
+constexpr std::array<std::string_view, 15> kUnspecified = {
+    "aten::empty",          "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
+    "aten::empty_permuted", "aten::zeros",      "aten::zeros_like",    "aten::new_zeros", "aten::ones",
+    "aten::ones_like",      "aten::new_ones",   "aten::full",          "aten::full_like", "aten::new_full"};
 // They give their argument other memory, or another length of it.
 constexpr std::array<std::string_view, 8> kReshapes = {"aten::resize_",    "aten::resize_as_",      "aten::set_",
                                                        "aten::set_data",   "aten::_resize_output_", "aten::squeeze_",
@@ -142,7 +144,7 @@ std::int64_t reach(const c10::TensorImpl& impl) {
 const char* why_not(Again again) noexcept {
   switch (again) {
     case Again::yes: return "";
-    case Again::unspecified: return "its result is memory that nobody wrote";
+    case Again::unspecified: return "its result is memory to be filled, which may happen unseen";
     case Again::custom: return "not one of torch's own operators";
     case Again::random: return "it draws random numbers from a generator that it cannot be given";
     case Again::unrepeatable: return "two runs may differ";

@@ -13,7 +13,7 @@ namespace vt {
 // Whether an operation can be run again, bit for bit; else why not.
 enum class Again : std::uint8_t {
   yes,
-  unspecified,  // its result is memory that nobody wrote (torch.empty): whoever does, may do so unseen
+  unspecified,  // its result is memory to be filled (torch.empty, torch.zeros): whoever does, may do so unseen
   custom,       // not one of aten's: its kernel may do anything
   random,       // it draws random numbers, from a generator that it cannot be given
   unrepeatable, // two runs may differ

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, metavar="N", help="of the recorded iteration")
     parser.add_argument("--minibatch", type=int, metavar="N", help="samples of a step (default: as --samples)")
     parser.add_argument("--budget", required=True, help="of each device, e.g. 4GiB")
-    parser.add_argument("--devices", type=int, default=1, metavar="N")
+    parser.add_argument("--devices", type=int, default=1, metavar="N", help="that share the work (default: 1)")
     parser.add_argument("--link", default="12GB/s", help="of the host, each way, for all devices together (12GB/s)")
     parser.add_argument("--own-links", action="store_true", help="each device has such a link for itself")
     parser.add_argument("--peer", metavar="SPEED", help="from device to device (default: as the link)")
@@ -45,12 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, progress: Callable[[str, float], None]) -> int:
     """Search, print, write."""
     profile, samples = _profile(options)
-    link = parse_speed(options.link)
+    link = parse_speed(options.link, "--link")
     machine = Machine(
         devices=options.devices,
-        budget=float(parse_bytes(options.budget)),
+        budget=float(parse_bytes(options.budget, "--budget")),
         link=link,
-        peer=parse_speed(options.peer) if options.peer else link,
+        peer=parse_speed(options.peer, "--peer") if options.peer else link,
         own_links=options.own_links,
         optimizer_on=options.optimizer_on,
         overlap=options.overlap,

@@ -6,6 +6,8 @@ The engine over an ordered device and over the CUDA driver is tested natively (t
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ import torch
 import vtensor
 from vtensor import chunk_ops, cuda_headers, native
 from vtensor.config import make_config
+from vtensor.doors import open_doors
 from vtensor.gpu import fit_gpu
+from vtensor.patches import restore
 
 from .cuda_headers import check
 
@@ -41,6 +45,43 @@ def test_the_kernels_compile(architecture: str) -> None:
         pytest.fail(nvrtc.getProgramLog(program))
     ptx = nvrtc.getPTX(program).decode()
     assert all(f".entry {name}(" in ptx for name in chunk_ops.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("current", "rank", "taken"), [(0, "2", 2), (0, None, 0), (0, "0", 0), (0, "7", 0), (3, "1", 3)]
+)
+def test_a_process_of_torchrun_manages_the_gpu_of_its_rank(
+    monkeypatch: pytest.MonkeyPatch, current: int, rank: str | None, taken: int
+) -> None:
+    """Unless it has chosen another, or sees fewer (each may be given one of its own to see)."""
+    now = [current]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "set_device", lambda chosen: now.__setitem__(0, chosen))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=4 << 30))
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    assert make_config("1GiB", device="cuda").ordinal == taken
+    assert now == [taken]
+
+
+def test_saving_gives_no_address_away_on_a_gpu(tmp_path: Path) -> None:
+    """torch.save asks for the address of each storage: what is saved would stay on the device for good."""
+    given: list[int] = []
+    core = SimpleNamespace(export_address=given.append, ordered=lambda: False, kept=lambda: 0)
+    tensor = torch.ones(1000)
+    try:
+        open_doors(core, "cuda")
+        torch.save({"weight": tensor}, tmp_path / "saved.pt")
+        assert given == []
+        assert tensor.untyped_storage().data_ptr() == tensor.data_ptr()
+        assert len(given) == 2
+        torch.utils.dlpack.to_dlpack(tensor)
+        assert len(set(given)) == 1 and len(given) > 2
+    finally:
+        restore()
 
 
 @without_gpu

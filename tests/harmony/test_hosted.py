@@ -130,12 +130,13 @@ def test_weights_outlive_the_trainer(small: None) -> None:
     )
     trainer.step(batch())
     module = native.load()
-    lent = [p for p in model.parameters() if module.lent(address_of(p))]
+    homes = dict(trainer._hosted._homes)
+    lent = [p for p, home in homes.items() if module.lent(address_of(p), home.data_ptr(), home.nbytes)]
     assert lent
     before = [p.detach().clone() for p in model.parameters()]
     del trainer
     gc.collect()
-    assert not any(module.lent(address_of(p)) for p in lent)
+    assert not any(module.lent(address_of(p), homes[p].data_ptr(), homes[p].nbytes) for p in lent)
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
     assert module.validate() == ""
 
@@ -152,6 +153,42 @@ def test_weights_outlive_the_session() -> None:
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
     with torch.no_grad():
         next(model.parameters()).add_(1)
+
+
+def test_two_trainers_of_the_same_weights_take_turns(small: None) -> None:
+    torch.manual_seed(0)
+    model, batch, loss = gpt2()
+    other = copy.deepcopy(model)
+    one, two = (torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (model, other))
+    trainers = [vtensor.Harmony(model, one, loss=loss, microbatches=k, optimizer_on="host") for k in (2, 4)]
+    for step in range(4):
+        data = batch()
+        trainers[step % 2].step(data)
+        accumulate(other, two, loss, cut(data, (2, 4)[step % 2]))
+        for p, q in zip(model.parameters(), other.parameters(), strict=True):
+            assert torch.equal(p, q), step
+
+
+def test_an_update_that_fails_half_way_leaves_whole_tensors(small: None) -> None:
+    model, batch, loss = gpt2()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=2, optimizer_on="host", update="together")
+    trainer.step(batch())
+    before = [p.detach().clone() for p in model.parameters()]
+    plain, updated = optimizer.step, [p for p in model.parameters() if p.numel() > PAGE][:3]
+
+    def fail(*_: Any) -> None:
+        with torch.no_grad():
+            for p in updated:
+                p.add_(1.0)
+        raise RuntimeError("half way")
+
+    optimizer.step = fail
+    with pytest.raises(RuntimeError, match="half way"):
+        trainer.step(batch())
+    optimizer.step = plain
+    for p, value in zip(model.parameters(), before, strict=True):
+        assert torch.equal(p, value + 1 if any(p is one for one in updated) else value)
 
 
 def test_what_fails_leaves_weights_where_they_are(small: None) -> None:

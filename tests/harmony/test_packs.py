@@ -14,9 +14,11 @@ import pytest
 import torch
 from torch import nn
 
+import vtensor
 from vtensor import ConfigError
 from vtensor.harmony.layers import find_layers, layers_named
 from vtensor.harmony.microbatches import Generators, cut
+from vtensor.harmony.packing import Packing
 from vtensor.harmony.packs import cut_evenly, pack
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=8)
@@ -115,3 +117,13 @@ def test_each_microbatch_draws_from_generators_of_its_own() -> None:
     after = (torch.rand(3).tolist(), random.random(), numpy.random.rand())
     torch.set_rng_state(before)
     assert torch.rand(6).tolist() == drawn[0][0] + after[0]
+
+
+def test_packs_of_the_process_that_has_the_least() -> None:
+    layers = [nn.Linear(64, 64) for _ in range(8)]
+    optimizer = torch.optim.AdamW([p for layer in layers for p in layer.parameters()])
+    with vtensor.enabled("64MiB", device="cpu", chunk=4096):
+        packing = Packing(layers, optimizer, None, 1)
+        assert len(packing.packs()) == 1
+        packing.budget = 1 << 20
+        assert len(packing.packs()) > 1

@@ -24,7 +24,9 @@ from tests.harmony.models import MODELS
 how, name, dies = sys.argv[1:]
 torch.set_num_threads(1)
 if how != "ddp":
-    vtensor.enable(how, chunk=4096, min_size=1024, host="256MiB", policy="lru")
+    budgets = how.split(",")  # one for each, or one for all
+    budget = budgets[int(os.environ["RANK"]) % len(budgets)]
+    vtensor.enable(budget, chunk=4096, min_size=1024, host="256MiB", policy="lru")
 distributed.init_process_group("gloo")
 rank, size, count = distributed.get_rank(), distributed.get_world_size(), 2
 torch.manual_seed(0 if how == "ddp" else rank)  # Harmony begins with the first one's weights
@@ -81,6 +83,12 @@ def test_other_models(tmp_path: Path, name: str) -> None:
     plain, _ = digests(tmp_path, 2, "ddp", name)
     managed, _ = digests(tmp_path, 2, "600KiB", name)
     assert managed == plain
+
+
+@pytest.mark.long
+def test_budgets_that_differ(tmp_path: Path) -> None:
+    """All have the packs of the least: collectives are counted by packs."""
+    assert digests(tmp_path, 2, "600KiB,64MiB", "gpt2")[0] == digests(tmp_path, 2, "ddp", "gpt2")[0]
 
 
 @pytest.mark.long

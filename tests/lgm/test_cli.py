@@ -69,10 +69,26 @@ def test_show_simulate_and_fit_a_trace(trace: str, capsys: pytest.CaptureFixture
     assert "made again only" in told and "100%" not in told
 
 
+def test_fit_says_what_it_assumes_and_takes_what_it_is_given(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for speeds, assumed in ((["--link-in", "2MB/s"], True), (["--link-in", "2MB/s", "--link-out", "1MB/s"], False)):
+        assert main(["fit", trace, *speeds]) == 0
+        assert ("assumed: copies at" in capsys.readouterr().out) == assumed
+    recorded = str(ROOT / "traces" / "unet.npz")
+    tables = []
+    for more in ([], ["--link", "1MB/s"], ["--batch", "2"]):
+        assert main(["fit", recorded, "--gpu", "gtx1650", *more]) == 0
+        tables.append(capsys.readouterr().out.partition("with other memories")[2])
+    assert tables[0] and tables[1] and tables[0] != tables[1]
+    assert not tables[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["analyze", "{trace}", "--budget", "1KiB"], "smallest budget that works"),
+        (["fit", "{trace}", "--batch", "2"], "--batch and --numbers are of what --gpu computes"),
+        (["fit", "{trace}", "--link-out", "fast"], "--link-out="),
+        (["harmony", "{recorded}", "--samples", "1", "--budget", "many"], "--budget="),
         (["analyze", "{trace}", "--budget", "many"], "not a size"),
         (["analyze", "{trace}", "--budget", "0.5", "--link", "fast"], "not a speed"),
         (["analyze", "nowhere.npz", "--budget", "0.5"], "no such file"),
@@ -83,7 +99,7 @@ def test_show_simulate_and_fit_a_trace(trace: str, capsys: pytest.CaptureFixture
 def test_bad_input_is_one_clear_line(
     trace: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([a.format(trace=trace) for a in arguments]) == 2
+    assert main([a.format(trace=trace, recorded=ROOT / "traces" / "unet.npz") for a in arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("lgm: ")
     assert words in error

@@ -14,8 +14,9 @@ import lgm
 from lgm.cli import main
 from lgm.lifetimes import analyze_lifetimes
 from lgm.roles import ROLES, roles_of
+from lgm.snapshot import snapshot
 
-from .random_traces import lawless
+from .random_traces import CHUNK, build, lawless
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
 
@@ -86,3 +87,13 @@ def test_a_snapshot_as_torchs_viewer_reads_it(tmp_path: Path) -> None:
     assert most == analyze_lifetimes(trace).peak * trace.chunk_bytes
     assert sorted(event["time_us"] for event in events) == [event["time_us"] for event in events]
     assert {event["frames"][0]["filename"] for event in events} <= set(ROLES)
+
+
+def test_a_snapshot_where_one_dies_and_another_is_born_in_its_place() -> None:
+    """As what a loop keeps of the iteration before, until it has the next one."""
+    tensors = [(CHUNK, -1, -1), (2 * CHUNK, -1, 2), (2 * CHUNK, 1, -1)]
+    trace = build(4, tensors, [(op, 0, 0, 1, 0) for op in range(4)])
+    (events,) = snapshot(trace)["device_traces"]
+    held = np.cumsum([event["size"] * (1 if event["action"] == "alloc" else -1) for event in events])
+    assert held[-1] == CHUNK
+    assert held.max() == analyze_lifetimes(trace).peak * trace.chunk_bytes

@@ -3,6 +3,7 @@ tells anybody what it is about to touch."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import subprocess
 import sysconfig
@@ -10,9 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import vtensor
 from vtensor import native
 
 from ..identity import check_identity
@@ -103,6 +106,37 @@ def test_raw_pointers_inside_autograd(extension: ModuleType) -> None:
     assert runs[-1]["faults"] > 0
 
 
+@pytest.mark.parametrize("made", ["zeros", "clone"])
+def test_what_a_backward_makes_and_others_write_unseen_is_not_made_again(extension: ModuleType, made: str) -> None:
+    class Counted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            result = torch.zeros_like(gradient) if made == "zeros" else gradient.clone()
+            extension.count_up(result)
+            return result
+
+    drop_all = native.load().drop_all
+    with vtensor.enabled("64MiB", device="cpu", chunk=4096, min_size=1, recompute="only"):
+        x = torch.ones(64, 64, requires_grad=True)
+        Counted.apply(x).backward(torch.full((64, 64), 3.0))
+        drop_all()
+        assert x.grad is not None
+        assert (x.grad == (1.0 if made == "zeros" else 4.0)).all()
+
+
+def test_what_is_filled_by_others_is_not_made_again(extension: ModuleType) -> None:
+    with vtensor.enabled("64MiB", device="cpu", chunk=4096, min_size=1, recompute="only"):
+        found = [torch.zeros(64, 64), torch.ones(64, 64), torch.full((64, 64), 2.0)]
+        for tensor in found:
+            extension.count_up(tensor)
+        native.load().drop_all()
+        assert [float(tensor.mean()) for tensor in found] == [1.0, 2.0, 3.0]
+
+
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_raw_pointers_inside_autograd_where_nothing_faults(extension: ModuleType, late: bool, where: str) -> None:
     """On a GPU, too, what a Function was given is there when it hands it on."""
@@ -137,3 +171,32 @@ def test_raw_pointers_inside_autograd_where_nothing_faults(extension: ModuleType
 
     runs = check_identity(program, (0.6, 0.35), policy="lru", overdraw=not late)
     assert runs[-1]["evictions"] > 0
+
+
+@pytest.mark.parametrize("write", ["apply_", "map_", "dlpack"])
+def test_what_is_written_by_its_address_is_not_made_again(write: str) -> None:
+    with vtensor.enabled("64MiB", device="cpu", chunk=4096, min_size=1, recompute="only"):
+        written = torch.ones(32, 64) * 2.0
+        if write == "apply_":
+            written.apply_(lambda value: value + 1.0)
+        elif write == "map_":
+            written.map_(torch.ones(32, 64), lambda mine, other: mine + other)
+        else:
+            view = np.from_dlpack(_Capsule(torch.utils.dlpack.to_dlpack(written)))  # read-only, it says
+            more = view + 1.0
+            ctypes.memmove(view.ctypes.data, more.ctypes.data, view.nbytes)
+        native.load().drop_all()
+        assert (written == 3.0).all()
+
+
+class _Capsule:
+    """As consumers of old see it: a capsule alone."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)

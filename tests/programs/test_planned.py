@@ -571,6 +571,12 @@ def test_plans_that_do_not_fit_are_refused(trace: Path, tmp_path: Path) -> None:
         vtensor.enable(1 << 28, chunk=PAGE, plan=trace)
 
 
+def test_chunks_are_as_large_as_the_plan_says(trace: Path, tmp_path: Path) -> None:
+    lgm.save_plan(lgm.analyze(lgm.load_trace(trace), lgm.Device(200, 1e9, 1e9)), tmp_path / "plan.npz")
+    with vtensor.enabled("4GiB", device="cpu", plan=tmp_path / "plan.npz"):
+        assert vtensor.memory_stats()["chunk_bytes"] == PAGE
+
+
 def test_a_plan_that_cannot_be_installed_leaves_nothing_behind(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ REASONS = {
     "it draws random numbers from a generator that it cannot be given",
     "two runs may differ",
     "it writes several tensors",
-    "its result is memory that nobody wrote",
+    "its result is memory to be filled, which may happen unseen",
     "it changes the memory of its argument",
     "not one of torch's own operators",
     "an argument is no plain tensor or number, or not managed and large",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
+
+from vtensor import cli, doctor
 
 SCRIPT = """
 import sys, pickle, torch
@@ -196,3 +201,38 @@ def test_doctor() -> None:
     done = run("doctor")
     assert done.returncode == 0, done.stdout
     assert "native core" in done.stdout and "Everything vtensor needs is here" in done.stdout
+    assert "Python.h" in done.stdout
+
+
+def test_the_doctor_misses_headers_and_a_torch_that_is_new_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.native, "python_include", lambda: "/nowhere")
+    monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
+    found = {what: (well, text) for look in (doctor._torch, doctor._compiler) for what, well, text in look()}
+    assert found["torch"] == (False, "2.9.1+cpu (2.11 or newer is needed)")
+    assert found["python headers"][0] is False and "apt install python3-dev" in found["python headers"][1]
+
+
+def test_turned_off_it_runs_as_if_vtensor_were_not_there(script: Path, tmp_path: Path) -> None:
+    asked = ["--save-trace", str(tmp_path / "t.npz"), "--report", str(tmp_path / "r.html")]
+    command = [sys.executable, "-m", "vtensor", "run", "--budget", "16MiB", *asked, str(script)]
+    environ = os.environ | {"VTENSOR_DISABLE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environ, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "moved out" not in done.stderr
+    command = [sys.executable, "-m", "vtensor", "fit", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environ, check=False)
+    assert done.returncode == 2 and "unset it" in done.stderr
+
+
+def test_a_report_is_not_begun_without_what_draws_it(
+    script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    assert cli.main(["run", "--budget", "16MiB", "--report", "r.html", str(script)]) == 2
+    assert "--report needs plotly: pip install plotly" in capsys.readouterr().err
+
+
+def test_a_session_that_was_ended_says_what_was_not_written(script: Path) -> None:
+    script.write_text("import vtensor; vtensor.disable()")
+    done = run("run", "--budget", "16MiB", "--save-trace", "t.npz", str(script), cwd=script.parent)
+    assert "turned vtensor off before it ended; no summary, and t.npz was not written" in done.stderr

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import lgm
+from lgm.units import format_seconds
+
 from .test_cli import run
 
 TRAIN = """
@@ -44,7 +47,8 @@ def test_the_script_ends_as_soon_as_enough_is_known(script: Path, tmp_path: Path
     assert all(float(row[2]) >= 0.99 for row in rows)
     assert float(rows[0][2]) <= 1.01
     assert re.search(r"4 GiB .*<- this device", done.stdout)
-    assert trace.is_file()
+    # What is written is what is answered for, not one of the iterations under pressure after it.
+    assert f"; {format_seconds(lgm.load_trace(trace).seconds)} a step without a budget" in done.stdout
 
 
 def test_the_answer_is_for_the_usual_step_not_for_the_quickest(script: Path) -> None:
@@ -82,6 +86,22 @@ def test_a_script_that_does_not_train(script: Path, body: str, text: str) -> Non
     done = run("fit", str(script))
     assert done.returncode == 0, done.stderr
     assert text in done.stderr
+
+
+def test_what_the_script_says_of_budgets_counts_for_nothing(script: Path) -> None:
+    first = "import vtensor; vtensor.enable('1MiB', chunk='4KiB'); vtensor.disable()"
+    script.write_text(f"{first}\n{TRAIN.format(steps=200, rows=2048)}")
+    done = run("fit", "--chunk", "64KiB", str(script))
+    assert done.returncode == 0, done.stderr
+    assert "'vtensor fit' runs the script without a budget: its vtensor.enable() does nothing" in done.stderr
+    rows = re.findall(r"^ +\S+ \wiB +(\d+)% +\S+ \wiB +(\S+) \S+ +(\d+\.\d+)", done.stdout, re.MULTILINE)
+    assert rows[0][0] == "100" and float(rows[0][2]) <= 1.01
+
+
+def test_numbers_are_of_a_gpu(script: Path) -> None:
+    done = run("fit", "--numbers", "bf16", str(script))
+    assert done.returncode == 2
+    assert "--numbers is what --gpu computes in" in done.stderr
 
 
 def test_which_script() -> None:

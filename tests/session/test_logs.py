@@ -17,6 +17,7 @@ SAYS = "import logging; from vtensor.logs import log, set_log_level; {}; log.war
         ("pass", None, "vtensor: 5 of them"),
         ("set_log_level()", "info", "vtensor: 5 of them"),
         ("logging.basicConfig()", None, "WARNING:vtensor:5 of them"),
+        ("set_log_level()", "loud", "vtensor: VTENSOR_LOG=loud is no level: debug, info, warning or error"),
     ],
 )
 def test_a_warning_names_vtensor_once(set_up: str, level: str | None, said: str) -> None:
@@ -25,4 +26,4 @@ def test_a_warning_names_vtensor_once(set_up: str, level: str | None, said: str)
         [sys.executable, "-c", SAYS.format(set_up)],
         env=environ | ({"VTENSOR_LOG": level} if level else {}), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stderr.splitlines() == [said]
+    assert done.stderr.splitlines() == [said, "vtensor: 5 of them"][: 1 + (level == "loud")]

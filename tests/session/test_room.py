@@ -10,7 +10,7 @@ import torch
 
 import vtensor
 from vtensor import groups
-from vtensor.config import chunk_for, make_config
+from vtensor.config import asked_again, chunk_for, make_config
 from vtensor.groups import Group, memory_groups
 from vtensor.room import budget_of_its_own, free_memory, physical_memory, spill_directory
 
@@ -71,6 +71,11 @@ def test_without_a_disk_it_waits_in_the_reserve(
 def test_what_is_given_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("vtensor.config.free_memory", lambda _device: 4 * GIB)
     assert make_config(spill_dir=tmp_path).spill_dir == str(tmp_path)
+    monkeypatch.chdir(tmp_path.parent)
+    relative = make_config(spill_dir=tmp_path.name)
+    monkeypatch.chdir("/")  # what is relative was so where it was said
+    assert relative.spill_dir == str(tmp_path)
+    assert asked_again(relative, "1GiB", {"spill_dir": None}).spill_dir == str(tmp_path)
     assert make_config(host="1GiB").host == GIB
     assert make_config(recompute="only").spill_dir == ""
     monkeypatch.setenv("VTENSOR_BUDGET", "2GiB")

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import vtensor
-from vtensor import native
+from vtensor import native, planning, session
 from vtensor.config import make_config, parse_bytes, parse_link
 
 PAGE = 4096
@@ -266,3 +267,52 @@ def test_live_handles_return_to_zero(everything: Callable[..., None]) -> None:
     shot = module.snapshot()
     assert shot["held_chunks"] == 0 and shot["slots_used"] == 0 and shot["ranges"] == 0
     assert shot["handles"]["mappings"] == shot["handles"]["host_mappings"] == shot["handles"]["copies"] == 0
+
+
+def test_another_budget_is_in_chunks_of_the_session(everything: Callable[..., None]) -> None:
+    everything(64 * PAGE)
+    session.resize(5 * PAGE + 7)
+    assert vtensor.memory_stats()["budget_bytes"] == 5 * PAGE
+    vtensor.disable()
+    with pytest.raises(vtensor.NotEnabledError):
+        session.resize(5 * PAGE)
+    assert not vtensor.is_enabled()
+
+
+def test_a_forked_process_is_told_and_can_end(tmp_path: Path) -> None:
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import os, torch, vtensor\n"
+        "vtensor.enable('8MiB', device='cpu')\n"
+        "from vtensor import planning\n"
+        "import time; planning.current().work.start(lambda: time.sleep(1))\n"
+        "if (child := os.fork()) == 0:\n"
+        "    vtensor.enable('4MiB')\n"
+        "    vtensor.disable()\n"
+        "    os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "forked while vtensor was enabled" in done.stderr
+
+
+def test_a_plan_of_what_was_moved_meanwhile_is_not_taken(
+    everything: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything(64 * PAGE, policy="plan")
+    planner = planning.current()
+    taken: list[Any] = []
+    monkeypatch.setattr(planning, "install", lambda _module, plan, _recording: taken.append(plan))
+    made = SimpleNamespace(
+        trace=SimpleNamespace(operations=1, seconds=1.0), reservation=0, remaking=None,
+        prediction=SimpleNamespace(out_chunks=0, in_chunks=0, step_seconds=1.0),
+    )  # fmt: skip
+    monkeypatch.setattr(planning, "plans", lambda *_: [made])
+    recording, device = SimpleNamespace(trace=None), SimpleNamespace(budget_chunks=64)
+    planner._plan(recording, {}, device)
+    assert taken == [made]
+    planner.forget_plans()  # while the next is being made
+    planner._plan(recording, {}, device)
+    assert taken == [made]
+    planner.plan = None

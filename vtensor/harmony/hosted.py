@@ -76,24 +76,35 @@ class Hosted:
     def updating(self) -> Iterator[None]:
         """Around a step of the optimizer: what has a gradient is in the host's memory, if it can be."""
         kept = [(p, p.data, p.grad) for p in self._homes if p.grad is not None and p.grad.layout == torch.strided]
+        moved: list[torch.Tensor] = []
         with _unmanaged():
             try:
                 for p, _, gradient in kept:
                     p.grad = None
                     if p in self._mine:
                         self._move(p, gradient)
+                        moved.append(p)
                     else:
                         self._optimizer.state.pop(p, None)  # loaded; its owner has it
                 yield
-            finally:
-                for p, data, gradient in kept:
-                    p.grad = None
-                    p.data = data
-                    p.grad = gradient
+            except BaseException:
+                self._put_back(kept)
+                for p in moved:  # as far as the optimizer came, and not a part of each
+                    self._lend(p)
+                raise
+            else:
+                self._put_back(kept)
         if self._neighbours is not None:
             self._neighbours.mail.barrier()
         for p, _, _ in kept:
             self._lend(p)
+
+    @staticmethod
+    def _put_back(kept: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:
+        for p, data, gradient in kept:
+            p.grad = None
+            p.data = data
+            p.grad = gradient
 
     def gather(self) -> None:
         """All processes get the states of all. A collective: all must call it."""
@@ -107,7 +118,8 @@ class Hosted:
 
     def _move(self, p: torch.Tensor, gradient: torch.Tensor) -> None:
         home, there = self._homes[p], torch.device("cpu")
-        if not native.load().lent(address_of(p)):  # the first time, or the program wrote it
+        # Not the first time, when another one had them meanwhile, or when the program wrote it.
+        if not native.load().lent(address_of(p), home.data_ptr(), home.nbytes):
             home.copy_(p.data)
         gradient = gradient.to(there)
         p.data = home

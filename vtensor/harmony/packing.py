@@ -53,6 +53,8 @@ class Packing:
         self.layers = list(layers)
         self.ordered = False
         """Whether the layers are in the order in which they run."""
+        self.budget: int | None = None
+        """Of the process that has the least, where several are to have the same packs; None: this one's."""
         self._optimizer, self._count, self._multiple, self._states = optimizer, count, multiple, states
 
     def packs(self) -> list[list[nn.Module]]:
@@ -63,7 +65,7 @@ class Packing:
         if self._count is not None:
             runs = cut_evenly(sizes, self._count)
         elif is_enabled():
-            runs = pack(sizes, active_config().budget * _PART)
+            runs = pack(sizes, (self.budget or active_config().budget) * _PART)
         else:
             runs = [range(k, k + 1) for k in range(len(sizes))]
         if self._count is None and len(runs) % self._multiple:

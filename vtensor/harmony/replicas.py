@@ -44,6 +44,14 @@ class Replicas:
         self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
         self._broadcast([p.detach() for p in self._parameters])
 
+    def least(self, value: int) -> int:
+        """Of all processes' values. A collective: all must call it."""
+        mine = torch.tensor(
+            [value], dtype=torch.int64, device=self._parameters[0].device if self._parameters else "cpu"
+        )
+        distributed.all_reduce(mine, distributed.ReduceOp.MIN, group=self._group)
+        return int(mine.item())
+
     def share_buffers(self) -> None:
         """Running statistics of the first process for all, as by ``DistributedDataParallel``."""
         self._broadcast(self._buffers)

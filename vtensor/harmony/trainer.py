@@ -16,6 +16,7 @@ from .. import native
 from ..errors import ConfigError
 from ..logs import log
 from ..planning import as_one_iteration
+from ..session import active_config, is_enabled
 from .again import Again, Buffers
 from .arguments import check
 from .hosted import Hosted, Where, where_to_update
@@ -225,17 +226,18 @@ class Harmony:
         return pipeline.serve(step)
 
     def _step(self, batches: list[Any]) -> torch.Tensor:
-        count = len(batches)
-        losses: dict[int, torch.Tensor] = {}
+        count, losses = len(batches), dict[int, torch.Tensor]()
         generators = Generators(count)
         self.seeds = generators.seeds
         weave = Weave(native.load(), generators)
         updates = Updates(
             self.optimizer, self._names, count, weave.current, replicas=self._replicas, hosted=self._hosted
         )
-        packs = self.packs
         if self._replicas is not None:
             self._replicas.share_buffers()
+            # Packs count collectives, and budgets may differ.
+            self._packing.budget = self._replicas.least(active_config().budget if is_enabled() else 0)
+        packs = self.packs
         unordered = [] if self._packing.ordered else self._packing.layers
         order = Order(unordered, lambda: weave.current() == 0 and torch.is_grad_enabled())
         here = self._is_here

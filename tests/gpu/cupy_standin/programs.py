@@ -54,6 +54,25 @@ def a_device_without_room_lends_fewer() -> None:
     assert len(pool_of(Base(5), budget=8).lend(8)) == 5
 
 
+def a_smaller_budget_goes_back_to_the_device() -> None:
+    base = Base(100)
+    pool = pool_of(base, budget=8)
+    lent = pool.lend(8)
+    pool.take_back(lent[:4])
+    pool.resize(4 * CHUNK)
+    assert base.room == 96
+
+
+def an_array_of_several_chunks_gets_what_torch_gives_up() -> None:
+    base = Base(100)
+    given = []
+    pool = pool_of(base, budget=8, shrink=lambda chunks: [given.pop() for _ in range(chunks)])
+    given += pool.lend(8)
+    array = pool.allocate(3 * CHUNK)
+    assert base.made[-1] == 3 * CHUNK and len(given) == 5
+    del array
+
+
 def small_arrays_are_cut_from_a_chunk() -> None:
     base = Base(100)
     pool = pool_of(base, budget=4)
@@ -127,6 +146,8 @@ def everything_is_given_back() -> None:
 PROGRAMS = [
     chunks_are_equal_and_the_limit_is_the_budget,
     a_device_without_room_lends_fewer,
+    a_smaller_budget_goes_back_to_the_device,
+    an_array_of_several_chunks_gets_what_torch_gives_up,
     small_arrays_are_cut_from_a_chunk,
     cupy_takes_room_from_torch,
     without_room_it_is_cupys_own_error,
