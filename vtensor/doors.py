@@ -75,7 +75,7 @@ def _door(original: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
 
 
 def _saves(module: str) -> bool:
-    return module.startswith(_SAVERS)
+    return any(module == saver or module.startswith(f"{saver}.") for saver in _SAVERS)
 
 
 def _keeping_ours_on_top(enable: Callable[..., None], core: ModuleType) -> Callable[..., None]:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import vtensor
-from vtensor import chunk_ops, cuda_headers, native
+from vtensor import chunk_ops, cuda_headers, doors, native
 from vtensor.config import make_config
 from vtensor.doors import open_doors
 from vtensor.gpu import fit_gpu
@@ -65,6 +65,20 @@ def test_a_process_of_torchrun_manages_the_gpu_of_its_rank(
         monkeypatch.setenv("LOCAL_RANK", rank)
     assert make_config("1GiB", device="cuda").ordinal == taken
     assert now == [taken]
+
+
+@pytest.mark.parametrize(
+    ("module", "saves"),
+    [
+        ("torch.serialization", True),
+        ("safetensors.torch", True),
+        ("transformers", True),
+        ("transformers_kernels", False),
+    ],
+)
+def test_who_saves_is_told_by_whole_names(module: str, saves: bool) -> None:
+    """Another package may hand addresses to kernels."""
+    assert doors._saves(module) == saves
 
 
 def test_saving_gives_no_address_away_on_a_gpu(tmp_path: Path) -> None:
