@@ -15,7 +15,7 @@ import torch
 os.environ.setdefault("VTENSOR_ANALYSIS", "here")
 
 import vtensor
-from vtensor import native, session, watchdog
+from vtensor import lifecycle, native, watchdog
 from vtensor.config import Config
 from vtensor.strict import is_strict
 
@@ -73,7 +73,7 @@ def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         settings = (config.budget_chunks, config.chunk, config.host, config.policy, config.min_size)
         module.start_late(*settings, seed, places, config.leaving, is_strict())
 
-    monkeypatch.setattr(session, "_start", start)
+    monkeypatch.setattr(lifecycle, "_start", start)
     yield places
     assert module.late_complaints() == []
 

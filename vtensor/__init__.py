@@ -13,10 +13,11 @@ from __future__ import annotations
 from .errors import BuildError, ConfigError, HarmonyError, NotEnabledError, UnsupportedDeviceError, VtensorError
 from .gpu import cupy_allocator
 from .harmony import Harmony
+from .lifecycle import is_enabled
 from .planning import step
 from .primitives import Residency, VTensor, adopt, merge, residency, salloc, split
 from .profile_tracks import tracks
-from .session import disable, enable, enabled, is_enabled
+from .session import disable, enable, enabled
 from .stats import memory_stats, memory_summary, reset_peak_memory_stats
 from .traces import record, save_trace
 

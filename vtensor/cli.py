@@ -172,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from . import session, traces
+    from . import lifecycle, session, traces
 
     _check_can_write(options, "save_trace")
     _check_can_write(options, "report")
@@ -192,13 +192,13 @@ def _run(options: argparse.Namespace) -> int:
         recompute=options.recompute,
         plan=options.plan,
     )
-    if session.is_enabled() and (options.save_trace is not None or options.report is not None):
+    if lifecycle.is_enabled() and (options.save_trace is not None or options.report is not None):
         traces.record()
     return _launch(options, trace=options.save_trace, report=options.report, watch=options.watch)
 
 
 def _fit(options: argparse.Namespace) -> int:
-    from . import native, planning, session, traces
+    from . import lifecycle, native, planning, session, traces
     from .config import which_device
     from .rehearsal import Rehearsal
     from .room import budget_of_its_own, free_memory
@@ -217,13 +217,13 @@ def _fit(options: argparse.Namespace) -> int:
         policy="lru",
         recompute="never",
     )
-    if not session.is_enabled():
+    if not lifecycle.is_enabled():
         raise ConfigError("'vtensor fit' has nothing to look at while VTENSOR_DISABLE is set; unset it")
-    session.rehearse()
     traces.record()
     rehearsal = Rehearsal(native.load(), options.gpu, options.numbers or "fp32", options.save_trace)
     planning.listen(rehearsal.note)
-    return _launch(options, tell=rehearsal.tell)
+    with session.rehearsing():
+        return _launch(options, tell=rehearsal.tell)
 
 
 def _check_can_write(options: argparse.Namespace, option: str) -> None:

@@ -19,16 +19,15 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from lgm import LgmError
 from lgm.page import write_page
 
 from .config import format_bytes
 from .errors import ConfigError
 from .journal import Journal
+from .lifecycle import active_config, end, is_enabled
 from .planning import keep_journal, newest_plan
-from .session import active_config, end, is_enabled
 from .stats import memory_stats, memory_summary
-from .traces import recorded_trace, save_trace
+from .traces import recorded_trace, save_trace, write_if_possible
 
 __all__ = ["NOTHING", "Wishes", "run_module", "run_script"]
 
@@ -163,13 +162,6 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
             _say_goodbye(wishes, journal, ending.code)
 
 
-def _write(path: str, write: Callable[[str], str]) -> None:
-    try:
-        print(f"vtensor: wrote {path}: {write(path)}", file=sys.stderr)
-    except (RuntimeError, OSError, LgmError) as error:
-        print(f"vtensor: {path} was not written: {error}", file=sys.stderr)
-
-
 def _write_trace(path: str) -> str:
     saved = save_trace(path)
     return f"{saved.operations} operations, {saved.tensors} tensors"
@@ -214,9 +206,9 @@ def _say_goodbye(wishes: Wishes, journal: Journal | None, code: int) -> None:
         return
     sys.stdout.flush()
     if wishes.trace is not None:
-        _write(wishes.trace, _write_trace)
+        write_if_possible(wishes.trace, _write_trace)
     if wishes.report is not None and journal is not None:
-        _write(wishes.report, lambda path: _write_report(path, journal))
+        write_if_possible(wishes.report, lambda path: _write_report(path, journal))
     managed = memory_stats()["allocations"] > 0
     if wishes.tell is not None and managed:
         wishes.tell()

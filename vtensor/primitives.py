@@ -17,7 +17,7 @@ from .adoption import Owner, move_in
 from .config import parse_bytes
 from .doors import address_of, storage_of
 from .errors import ConfigError
-from .session import active_config, core
+from .lifecycle import active_config, core
 
 __all__ = ["Residency", "State", "VTensor", "adopt", "merge", "residency", "salloc", "split"]
 

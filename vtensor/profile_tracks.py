@@ -22,8 +22,8 @@ import torch
 
 from .config import format_bytes
 from .errors import VtensorError
+from .lifecycle import core
 from .planning import listen
-from .session import core
 
 __all__ = ["Tracks", "tracks"]
 

@@ -24,11 +24,11 @@ from lgm.progress import Bar
 from lgm.sizes import by_budget, by_size
 from lgm.units import format_seconds
 
-from . import session
+from . import lifecycle
 from .config import format_bytes
 from .errors import VtensorError
 from .speeds import ASSUMED_SPEED, found_device
-from .traces import trace_of
+from .traces import trace_of, write_if_possible
 
 __all__ = ["Rehearsal"]
 
@@ -98,11 +98,11 @@ class Rehearsal:
 
     def _measure(self, kind: tuple[int, int]) -> None:
         """Now under half of the peak, to see how fast this machine copies."""
-        config = session.active_config()
+        config = lifecycle.active_config()
         life = analyze_lifetimes(self._answer_for(kind))
         chunks = max(life.peak // 2, int(life.needed.max()), 2)
         try:
-            session.resize(chunks * config.chunk)
+            lifecycle.resize(chunks * config.chunk)
         except (VtensorError, torch.OutOfMemoryError) as error:
             self._why = f"; a budget of half of the peak cannot be held here: {error}"
             raise _Enough(0) from None
@@ -111,7 +111,7 @@ class Rehearsal:
         shot, raw = self._module.snapshot(), self._module.recorded_iteration()
         self._copying += 1
         if self._shot:
-            self._device = found_device(session.active_config(), self._shot, shot, raw["stalls"] / 1e9)
+            self._device = found_device(lifecycle.active_config(), self._shot, shot, raw["stalls"] / 1e9)
         if self._copying > _TOUCHING and raw["took"] and _kind(raw) == self._kind:
             self._pressed.append(raw["took"] / 1e9)
         self._shot = shot
@@ -129,7 +129,7 @@ class Rehearsal:
             )
             return
         self._say_how()
-        device = self._device or found_device(session.active_config(), {}, self._module.snapshot())
+        device = self._device or found_device(lifecycle.active_config(), {}, self._module.snapshot())
         beside = int(self._module.unmanaged()["peak"])
         try:
             pressed = _paced(self._trace, self._pressed) if self._pressed else None
@@ -141,14 +141,12 @@ class Rehearsal:
         except LgmError as error:
             _say(str(error))
         if self._path is not None:
-            self._write(self._trace, self._path)
+            write_if_possible(self._path, self._write, "vtensor fit")
 
-    def _write(self, trace: lgm.Trace, path: str) -> None:
-        try:
-            lgm.save_trace(trace, path)
-            _say(f"wrote {path}: {trace.operations} operations, {trace.tensors} tensors")
-        except (OSError, LgmError) as error:
-            _say(f"{path} was not written: {error}")
+    def _write(self, path: str) -> str:
+        assert self._trace is not None
+        lgm.save_trace(self._trace, path)
+        return f"{self._trace.operations} operations, {self._trace.tensors} tensors"
 
     def _answer_for(self, kind: tuple[int, int]) -> lgm.Trace:
         """From now on."""

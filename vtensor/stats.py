@@ -10,8 +10,8 @@ import os
 from typing import Any
 
 from .config import format_bytes
+from .lifecycle import active_config, core
 from .planning import prediction, why_no_plan
-from .session import active_config, core
 
 __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
 

@@ -8,14 +8,17 @@ Leaves: where iterations end (``planning``), raw records in the terms of a trace
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import lgm
+from lgm.errors import LgmError
 
 from .planning import current
 from .recorder import flop_per_second, make_recording
 
-__all__ = ["record", "recorded_trace", "save_trace", "trace_of"]
+__all__ = ["record", "recorded_trace", "save_trace", "trace_of", "write_if_possible"]
 
 
 def record() -> None:
@@ -79,3 +82,11 @@ def trace_of(raw: dict[str, Any], **meta: Any) -> lgm.Trace:
     if planner.config.device == "cpu" and "flop_per_second" not in meta:
         meta["flop_per_second"] = flop_per_second()
     return make_recording(raw, planner.config.chunk, meta).trace
+
+
+def write_if_possible(path: str, write: Callable[[str], str], who: str = "vtensor") -> None:
+    """Say on stderr what was written, or why not: a run of hours does not end in an exception of its trace's."""
+    try:
+        print(f"{who}: wrote {path}: {write(path)}", file=sys.stderr)
+    except (RuntimeError, OSError, LgmError) as error:
+        print(f"{who}: {path} was not written: {error}", file=sys.stderr)

@@ -20,7 +20,7 @@ from torch.optim import optimizer
 
 import lgm
 import vtensor
-from vtensor import native, planning, session
+from vtensor import lifecycle, native, planning
 
 from .interrupts import Point, interrupted, points_of, thinned
 
@@ -95,14 +95,14 @@ class Trial:
         elif self.done % 2:
             on()
             budget = vtensor.memory_stats()["budget_bytes"]
-            assert vtensor.is_enabled() and budget == BUDGETS[0] == session.active_config().budget, at
+            assert vtensor.is_enabled() and budget == BUDGETS[0] == lifecycle.active_config().budget, at
             assert planning.current().config.budget == budget, at
         vtensor.disable()
         self.is_off(at if second is None else f"{at}, and {second}")
 
     def interrupt_twice(self, at: Point, second: Point, monkeypatch: pytest.MonkeyPatch) -> None:
         """The second comes while the interrupted call itself undoes what it began."""
-        end = session._end
+        end = lifecycle._end
 
         def ending() -> None:
             if sys.gettrace() is not None:  # the first has not come: Python stops tracing when it does
@@ -113,7 +113,7 @@ class Trial:
 
         self.prepare()
         with monkeypatch.context() as patched:
-            patched.setattr(session, "_end", ending)
+            patched.setattr(lifecycle, "_end", ending)
             interrupted(self.action, at)
         self._free_lock(at)
         vtensor.disable()
@@ -121,9 +121,9 @@ class Trial:
 
     def _free_lock(self, at: Point) -> None:
         """Between a ``with`` block and its end an exception keeps the lock: a gap of Python where no signal comes."""
-        while session._lock._is_owned():  # type: ignore[attr-defined]
+        while lifecycle._lock._is_owned():  # type: ignore[attr-defined]
             assert "with _lock:" in str(at), f"the lock is kept after {at}"
-            session._lock.release()
+            lifecycle._lock.release()
             self.kept_lock += 1
 
 
@@ -145,7 +145,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         def start(config: Any) -> None:
             module.start_late(config.budget_chunks, config.chunk, config.host, config.policy, config.min_size, 1, False)
 
-        monkeypatch.setattr(session, "_start", start)
+        monkeypatch.setattr(lifecycle, "_start", start)
     yield
     vtensor.disable()
 
@@ -199,7 +199,7 @@ def test_signals_at_any_moment() -> None:
                     on()
                     vtensor.disable()
             came += 1
-            assert not session._lock._is_owned()  # type: ignore[attr-defined]
+            assert not lifecycle._lock._is_owned()  # type: ignore[attr-defined]
             vtensor.disable()
             trial.is_off("a signal")
     finally:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import vtensor
-from vtensor import native, planning, session
+from vtensor import lifecycle, native, planning
 from vtensor.config import make_config, parse_bytes, parse_link
 
 PAGE = 4096
@@ -36,7 +36,7 @@ def test_an_enable_that_fails_half_way_leaves_nothing_behind(monkeypatch: pytest
     def refuse(*_given: Any) -> None:
         raise RuntimeError("refused")
 
-    monkeypatch.setattr("vtensor.session.cut_foreach", refuse)
+    monkeypatch.setattr("vtensor.lifecycle.cut_foreach", refuse)
     with pytest.raises(RuntimeError, match="refused"):
         vtensor.enable("64MiB")
     assert not vtensor.is_enabled()
@@ -271,11 +271,11 @@ def test_live_handles_return_to_zero(everything: Callable[..., None]) -> None:
 
 def test_another_budget_is_in_chunks_of_the_session(everything: Callable[..., None]) -> None:
     everything(64 * PAGE)
-    session.resize(5 * PAGE + 7)
+    lifecycle.resize(5 * PAGE + 7)
     assert vtensor.memory_stats()["budget_bytes"] == 5 * PAGE
     vtensor.disable()
     with pytest.raises(vtensor.NotEnabledError):
-        session.resize(5 * PAGE)
+        lifecycle.resize(5 * PAGE)
     assert not vtensor.is_enabled()
 
 

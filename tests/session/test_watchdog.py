@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import vtensor
-from vtensor import native, watchdog
+from vtensor import logs, native, watchdog
 
 from ..identity import PAGE
 
@@ -117,10 +117,10 @@ def test_once_each_time_it_stands(dog: Dog, tmp_path: Path) -> None:
 
 def test_debug_starts_one(monkeypatch: pytest.MonkeyPatch) -> None:
     watchdog.stop()
-    level = vtensor.session.log.level
+    level = logs.log.level
     for name, runs in (("info", False), ("debug", True)):
         monkeypatch.setenv("VTENSOR_LOG", name)
         with vtensor.enabled(8 * PAGE, chunk=PAGE, device="cpu"):
             assert any(t.name == "vtensor-watchdog" for t in threading.enumerate()) == runs
     watchdog.stop()
-    vtensor.session.log.setLevel(level)
+    logs.log.setLevel(level)

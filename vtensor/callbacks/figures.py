@@ -5,7 +5,7 @@ Covers: differences and averages since the last time. Leaves: counting (``vtenso
 
 from __future__ import annotations
 
-from ..session import is_enabled
+from ..lifecycle import is_enabled
 from ..stats import memory_stats
 
 __all__ = ["Figures"]

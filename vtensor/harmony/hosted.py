@@ -24,8 +24,8 @@ from .. import native
 from ..config import format_bytes
 from ..doors import address_of, storage_of
 from ..errors import ConfigError
+from ..lifecycle import active_config, is_enabled
 from ..logs import log
-from ..session import active_config, is_enabled
 from .host_memory import HostMemory
 from .neighbours import Neighbours
 from .whole import share_state

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from ..config import format_bytes
+from ..lifecycle import active_config, is_enabled
 from ..logs import log
-from ..session import active_config, is_enabled
 from .packs import cut_evenly, pack
 from .stops import Order
 

@@ -14,9 +14,9 @@ from torch import nn
 
 from .. import native
 from ..errors import ConfigError
+from ..lifecycle import active_config, is_enabled
 from ..logs import log
 from ..planning import as_one_iteration
-from ..session import active_config, is_enabled
 from .again import Again, Buffers
 from .arguments import check
 from .hosted import Hosted, Where, where_to_update
