@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 import lgm
+from lgm.fits import LARGEST, largest_batches
 from lgm.gpus import GPUS
-from lgm.sizes import LARGEST, largest_batches
 from vtensor.config import chunk_for
 from vtensor.demo.workloads import WORKLOADS
 

@@ -18,7 +18,7 @@ from lgm.lifetimes import analyze_lifetimes
 from lgm.mix_bound import least_seconds_of_any_mix
 from vtensor import native
 from vtensor.plans import install
-from vtensor.recorder import make_recording
+from vtensor.recordings import make_recording
 
 from .record import Row, write
 

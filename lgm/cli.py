@@ -1,7 +1,7 @@
 """The command ``lgm``: analyze, simulate, validate, show, fit, checkpoints, harmony, report, snapshot, perfetto.
 
 Covers: arguments, progress, turning errors into one line and exit code 2.
-Leaves: which device is meant (``machine``), the work to ``mix``, ``report``, ``validate``.
+Leaves: which device is meant (``target``), the work to ``mix``, ``report``, ``validate``.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import get_args
 
-from . import codec, machine, report
+from . import codec, report, target
 from .chain import best_checkpoints
 from .errors import LgmError
+from .fits import by_size
 from .harmony import command as harmony_command
 from .mix import Recompute, analyze
 from .model import Trace
 from .page import write_page
 from .progress import Bar
 from .simulate import run_on_demand
-from .sizes import by_size
 from .snapshot import write_snapshot
 from .switches import Switches
 from .units import format_bytes, format_seconds
@@ -43,7 +43,7 @@ the training machine or anywhere else.
 
 
 def _analyze(options: argparse.Namespace) -> int:
-    trace = machine.trace_of(options)
+    trace = target.trace_of(options)
     switches = Switches(
         options.costs,
         options.leads,
@@ -54,7 +54,7 @@ def _analyze(options: argparse.Namespace) -> int:
         options.mapping,
         options.settling,
     )
-    plan = analyze(trace, machine.device_of(options, trace), switches, Bar(), recompute=options.recompute)
+    plan = analyze(trace, target.device_of(options, trace), switches, Bar(), recompute=options.recompute)
     if options.output is not None:
         codec.save_plan(plan, options.output)
         print(f"wrote {options.output}")
@@ -63,8 +63,8 @@ def _analyze(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    trace = machine.trace_of(options)
-    device = machine.device_of(options, trace)
+    trace = target.trace_of(options)
+    device = target.device_of(options, trace)
     bar = Bar()
     rows: list[tuple[str, Callable[[], float]]] = [
         ("plan, chunks", lambda: analyze(trace, device, None, bar).prediction.step_seconds),
@@ -109,11 +109,11 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _fit(options: argparse.Namespace) -> int:
-    trace = machine.trace_of(options)
-    gpu = machine.gpu_of(options)
+    trace = target.trace_of(options)
+    gpu = target.gpu_of(options)
     one_memory = gpu is not None and gpu.link == 0
     ways: tuple[Recompute, ...] = ("only",) if one_memory else get_args(Recompute)
-    print(report.fit(trace, machine.device_of(options, trace), Bar(), ways))
+    print(report.fit(trace, target.device_of(options, trace), Bar(), ways))
     if gpu is None and options.link is None and None in (options.link_out, options.link_in):
         print("  assumed: copies at 12GB/s each way (--link), computing as recorded (--gpu)")
     if gpu is not None and options.batch == 1:  # it looks for batches itself
@@ -169,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("analyze", _analyze, "make a plan for a budget, and predict its peak and step time")
     sub.add_argument("trace", help="a trace file (.npz)")
     sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a share of the trace's peak such as 40%%")
-    machine.add_options(sub)
+    target.add_options(sub)
     sub.add_argument("-o", "--output", metavar="PLAN", help="write the plan")
     sub.add_argument(
         "--recompute",
@@ -196,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("simulate", _simulate, "predict step times with and without a plan")
     sub.add_argument("trace", help="a trace file (.npz)")
     sub.add_argument("--budget", required=True, help="bytes, '4GiB', or a share of the trace's peak such as 40%%")
-    machine.add_options(sub)
+    target.add_options(sub)
 
     sub = command("validate", _validate, "check a plan against its trace, rule by rule")
     sub.add_argument("plan", help="a plan file (.npz)")
@@ -211,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("fit", _fit, "what a step takes at each budget: copying only, making again only, and both")
     sub.add_argument("trace", help="a trace file (.npz)")
-    machine.add_options(sub)
+    target.add_options(sub)
 
     sub = command("checkpoints", _checkpoints, "keep only the best layers of the forward pass, make the others again")
     sub.add_argument("trace", help="a trace file (.npz)")

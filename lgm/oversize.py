@@ -13,10 +13,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from .bounds import smallest_budget
+from .errors import InfeasibleError
 from .lifetimes import analyze_lifetimes
 from .model import Bools, Ints, Trace
+from .units import format_bytes
 
-__all__ = ["within"]
+__all__ = ["beyond", "within"]
 
 
 def within(trace: Trace, budget_chunks: int) -> Trace:
@@ -44,6 +47,16 @@ def within(trace: Trace, budget_chunks: int) -> Trace:
         if (last == trace.use_last).all():
             return trace
         trace = replace(trace, use_last=last)
+
+
+def beyond(error: InfeasibleError, trace: Trace) -> InfeasibleError:
+    """Why there is no plan even so, of an iteration as it was before :func:`within`."""
+    nothing_in_place = smallest_budget(trace, analyze_lifetimes(trace))
+    text = (
+        f"a budget of {format_bytes(error.budget)} is too small: {error.operation} makes more than that. There is a "
+        f"plan from {format_bytes(error.needed)} on; from {format_bytes(nothing_in_place)} on nothing is used in place"
+    )
+    return InfeasibleError(error.operation, error.needed, error.budget, text)
 
 
 def _shorten(trace: Trace, last: Ints, row: int, over: int) -> None:

@@ -82,7 +82,8 @@ def write_page(found: Trace | Plan, path: str | os.PathLike[str], iterations: Ro
     begin = _draw_plan(figure, plan) if plan is not None else _draw_computing(figure, trace)
     _draw_memory(figure, trace, roles_of(trace), begin)
     figure.update_layout(
-        height=720, barmode="overlay", hovermode="closest", template="plotly_white", margin={"t": 40, "b": 40},
+        height=720, barmode="overlay", hovermode="closest", template="plotly_white", margin={"t": 40, "b": 40, "r": 60},
+        modebar={"orientation": "v"},
         legend={"orientation": "h", "y": 1.08}, bargap=0.2,
     )  # fmt: skip
     figure.update_yaxes(title_text="MiB", rangemode="tozero", row=1, col=1)

@@ -74,7 +74,7 @@ def summary(plan: Plan) -> str:
             least = {"copying": least["plan"], "plan": least_seconds_of_any_mix(recorded, device)}
         for what, best in least.items():
             times = f"this one takes {p.step_seconds / best:.3f} x that"
-            bounds.append((f"no {what} can beat", f"{format_seconds(best)}; {times}"))
+            bounds.append((f"no {what} beats", f"{format_seconds(best)}; {times}"))
     demand = run_on_demand(trace, device)
     chunk = trace.chunk_bytes
     rows = [
@@ -178,7 +178,7 @@ def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
     top.axhline(device.budget_chunks * mib, color="tab:red", linestyle="--", label="budget")
     top.set_ylabel("MiB")
     top.set_ylim(bottom=0)
-    top.legend(loc="upper right", fontsize=8)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8)
     top.set_title(
         f"{trace.meta.get('model', 'one iteration')}: step {format_seconds(prediction.step_seconds)}, "
         f"{prediction.step_seconds / plan.recorded.seconds:.2f} x computing, "

@@ -29,7 +29,7 @@ from typing import Any
 import lgm
 from lgm.helper import framed, receive
 from lgm.mix import is_enough, only_computes
-from lgm.oversize import within
+from lgm.oversize import beyond, within
 
 from .logs import log
 
@@ -238,14 +238,18 @@ def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Ite
 
     What one operation needs above the budget is planned as used in place, but where nothing is ever in the host store.
     """
+    whole = trace
     if recompute != "only":
-        trace = within(trace, device.budget_chunks)
+        trace = within(whole, device.budget_chunks)
     if not _helper.works:
         yield _helper.here(trace, device, recompute)
         return
     few = trace.operations <= _FEW  # a helper would be begun for a moment's work
     make = _helper.here if few else analyze
-    first = make(trace, device, "never" if recompute == "auto" else recompute)
+    try:
+        first = make(trace, device, "never" if recompute == "auto" else recompute)
+    except lgm.InfeasibleError as error:
+        raise error if trace is whole else beyond(error, whole) from None
     yield first
     if recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
         return

@@ -1,23 +1,21 @@
 """The command ``vtensor``: run, fit, demo, doctor, build.
 
 Covers: the command line, and turning errors of ours into one line and exit code 2.
-Leaves: what each command does to modules of its own, imported when it is asked for.
+Leaves: what each command does (``commands``).
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from lgm.gpus import GPUS, Numbers
 
-from . import __version__
-from .errors import ConfigError, VtensorError
+from . import __version__, commands
+from .errors import VtensorError
 
 __all__ = ["main"]
 
@@ -61,6 +59,7 @@ VTENSOR_VERIFY=replay, VTENSOR_STRICT=1, VTENSOR_ANALYSIS=here; on a GPU VTENSOR
 """
 
 
+_USAGE = "vtensor {} [OPTIONS] (SCRIPT | -m MODULE) [ARGS ...]"
 _FOR_EXAMPLE = {"run": "--budget 4GiB ", "fit": ""}
 
 
@@ -68,10 +67,15 @@ def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("vtensor", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"vtensor {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    run = commands.add_parser(
-        "run", help="run an unmodified script under a budget", description=_RUN, epilog=_EPILOG, formatter_class=raw
+    run = parsers.add_parser(
+        "run",
+        usage=_USAGE.format("run"),
+        help="run an unmodified script under a budget",
+        description=_RUN,
+        epilog=_EPILOG,
+        formatter_class=raw,
     )
     run.add_argument(
         "--budget",
@@ -100,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=["plan", "lru", "size_staleness", "delta"],
         default="plan",
         help="who leaves: by a plan made from recorded iterations; the longest unused; the largest bytes x staleness; "
-        "delta: such, and each is copied or dropped, whichever is quicker (default: plan)",
+        "delta: as size_staleness, and each is copied or dropped, whichever is quicker (default: plan)",
     )
     run.add_argument(
         "--recompute",
@@ -127,8 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
 
-    fit = commands.add_parser(
+    fit = parsers.add_parser(
         "fit",
+        usage=_USAGE.format("fit"),
         help="what a script's step would take in less memory",
         description=_FIT,
         epilog=_EPILOG,
@@ -155,115 +160,22 @@ def _parser() -> argparse.ArgumentParser:
             "script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGS...", help="the script and its arguments"
         )
 
-    demo = commands.add_parser(
-        "demo", help="train two real models on the CPU at 40 %% of their peak, against plain PyTorch"
+    said = "train two real models on the CPU at 40 %% of their peak, against plain PyTorch"
+    demo = parsers.add_parser(
+        "demo", help=said, description=f"{said.capitalize()}, step by step in turns; then a table of what it took."
     )
     demo.add_argument("--fraction", type=float, default=0.4, help="budget as a fraction of the peak (default: 0.4)")
-    demo.add_argument("--steps", type=int, default=8, help="training steps per model (default: 8)")
+    demo.add_argument("--steps", type=int, default=8, help="training steps per model (default, and at least: 8)")
 
-    doctor = commands.add_parser("doctor", help="check the machine, torch, the compiler and the native core")
-    build = commands.add_parser("build", help="compile the native core ahead of time", description=_BUILD)
+    said = "check the machine, torch, the compiler and the native core"
+    doctor = parsers.add_parser("doctor", help=said, description=f"{said.capitalize()}; exit code 1 if any is missing.")
+    build = parsers.add_parser("build", help="compile the native core ahead of time", description=_BUILD)
     build.add_argument("--to", metavar="DIR", help="where it is kept (default: the cache, ~/.cache/vtensor)")
-    does = {run: _run, fit: _fit, demo: _demo, doctor: _doctor, build: _build}
+    does = {run: commands.run, fit: commands.fit, demo: commands.demo, doctor: commands.doctor, build: commands.build}
     for command, do in does.items():
         # Mistakes are answered with the usage of the command they are in.
         command.set_defaults(fail=command.error, do=do)
     return parser
-
-
-def _run(options: argparse.Namespace) -> int:
-    from . import lifecycle, session, traces
-
-    _check_can_write(options, "save_trace")
-    _check_can_write(options, "report")
-    if options.report is not None and importlib.util.find_spec("plotly") is None:
-        raise ConfigError("--report needs plotly: pip install plotly")
-    session.enable(
-        options.budget,
-        device=options.device,
-        chunk=options.chunk,
-        min_size=options.min_size,
-        host=options.host,
-        spill_dir=options.spill_dir,
-        policy=options.policy,
-        granularity=options.granularity,
-        oversize=options.oversize,
-        link=options.link,
-        recompute=options.recompute,
-        plan=options.plan,
-    )
-    if lifecycle.is_enabled() and (options.save_trace is not None or options.report is not None):
-        traces.record()
-    return _launch(options, trace=options.save_trace, report=options.report, watch=options.watch)
-
-
-def _fit(options: argparse.Namespace) -> int:
-    from . import lifecycle, native, planning, session, traces
-    from .config import which_device
-    from .rehearsal import Rehearsal
-    from .room import budget_of_its_own, free_memory
-
-    _check_can_write(options, "save_trace")
-    if options.numbers is not None and options.gpu is None:
-        raise ConfigError("--numbers is what --gpu computes in; name one")
-    device = which_device(options.device)
-    if options.gpu is not None and device != "cpu":
-        raise ConfigError("--gpu goes by the times of a processor: pass --device cpu, where the script runs there")
-    session.enable(
-        1.0 if device == "cpu" else budget_of_its_own(free_memory(device)),  # a GPU's chunks are taken at once
-        device=device,
-        chunk=options.chunk,
-        min_size=options.min_size,
-        policy="lru",
-        recompute="never",
-    )
-    if not lifecycle.is_enabled():
-        raise ConfigError("'vtensor fit' has nothing to look at while VTENSOR_DISABLE is set; unset it")
-    traces.record()
-    rehearsal = Rehearsal(native.load(), options.gpu, options.numbers or "fp32", options.save_trace)
-    planning.listen(rehearsal.note)
-    with session.rehearsing():
-        return _launch(options, tell=rehearsal.tell)
-
-
-def _check_can_write(options: argparse.Namespace, option: str) -> None:
-    """Before a script runs for hours."""
-    path = getattr(options, option)
-    if path is not None and not Path(path).resolve().parent.is_dir():
-        raise ConfigError(f"--{option.replace('_', '-')}={path}: there is no directory {Path(path).parent}")
-
-
-def _launch(options: argparse.Namespace, **wishes: Any) -> int:
-    from . import launcher
-
-    rest = options.script[1:] if options.script[:1] == ["--"] else options.script
-    if options.module:
-        return launcher.run_module(options.module[0], options.module[1:], launcher.Wishes(**wishes))
-    return launcher.run_script(rest[0], rest[1:], launcher.Wishes(**wishes))
-
-
-def _demo(options: argparse.Namespace) -> int:
-    from .demo import demo
-
-    return demo(options.fraction, options.steps)
-
-
-def _doctor(_options: argparse.Namespace) -> int:
-    from .doctor import report
-
-    return report()
-
-
-def _build(options: argparse.Namespace) -> int:
-    from . import native
-
-    if options.to is not None:
-        os.environ["VTENSOR_CACHE"] = str(Path(options.to).absolute())
-    native.load()
-    print(native.library_path())
-    if options.to is not None:
-        print(f"where it is used, set VTENSOR_CACHE={os.environ['VTENSOR_CACHE']}")
-    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -275,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = _parser().parse_known_args(given)
     if unknown:
         options.fail(f"unrecognized arguments: {' '.join(unknown)}")
-    if options.command in ("run", "fit") and not options.module and options.script in ([], ["--"]):
+    if options.command in ("run", "fit") and not options.module and not commands.script_of(options):
         options.fail(f"which script? e.g. vtensor {options.command} {_FOR_EXAMPLE[options.command]}train.py")
     try:
         code: int = options.do(options)
@@ -283,6 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except VtensorError as error:
         print(f"vtensor: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("vtensor: interrupted", file=sys.stderr)
+        return 130  # as a shell says it
 
 
 if __name__ == "__main__":

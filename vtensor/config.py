@@ -15,9 +15,9 @@ from typing import Any, Literal, get_args
 from lgm import units
 from lgm.units import format_bytes
 
+from .available import budget_of_its_own, free_memory, physical_memory, spill_directory
 from .errors import ConfigError, UnsupportedDeviceError
 from .logs import log
-from .room import budget_of_its_own, free_memory, physical_memory, spill_directory
 
 __all__ = [
     "Config",
@@ -98,6 +98,24 @@ def parse_link(value: float | str | None) -> float:
         return units.parse_speed(value)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def is_set(name: str) -> bool:
+    """Whether an environment variable says yes."""
+    return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
+
+
+def is_verifying() -> bool:
+    """Whether ``VTENSOR_VERIFY=replay``: nothing is dropped, and what would be is made again and compared.
+
+    Raises
+    ------
+    ConfigError
+        If it says something else.
+    """
+    if (asked := os.environ.get("VTENSOR_VERIFY", "")) in ("", "replay"):
+        return asked == "replay"
+    raise ConfigError(f"VTENSOR_VERIFY={asked} is unknown; there is 'replay' only")
 
 
 def which_device(asked: str) -> Literal["cpu", "cuda"]:
@@ -228,6 +246,10 @@ def make_config(
         raise ConfigError(f"spill_dir={str(spill_dir)!r} is not a directory; create it first")
     if host is not None:
         host_bytes = parse_bytes(host, "host")
+        if 0 < host_bytes < chunk_bytes:
+            raise ConfigError(
+                f"host={host!r} is less than one chunk of {format_bytes(chunk_bytes)}: nothing could leave"
+            )
     elif directory:
         stat = os.statvfs(directory)
         host_bytes = max(stat.f_bavail * stat.f_frsize, chunk_bytes)

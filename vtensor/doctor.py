@@ -12,11 +12,11 @@ from pathlib import Path
 from types import ModuleType
 
 from . import native
+from .available import physical_memory
 from .config import format_bytes
 from .cuda_headers import cuda_include
-from .errors import UnsupportedDeviceError, VtensorError
+from .errors import BuildError, UnsupportedDeviceError, VtensorError
 from .gpu import look_at_gpu
-from .room import physical_memory
 from .surroundings import look_around
 
 __all__ = ["examine", "report"]
@@ -87,7 +87,11 @@ def _torch() -> Iterator[Finding]:
 
 
 def _compiler() -> Iterator[Finding]:
-    found = native.compiler()
+    try:
+        found = native.compiler()
+    except BuildError as error:
+        yield "compiler", False, str(error)
+        return
     if found is None:
         yield "compiler", False, "no C++ compiler; install one (e.g. apt install g++) or set CXX"
         return

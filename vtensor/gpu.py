@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from .config import Config, format_bytes
+from .config import Config, format_bytes, is_set
 from .errors import ConfigError, UnsupportedDeviceError
 from .logs import log
 from .pools import DevicePool, make_device_pool
@@ -58,7 +58,7 @@ def fit_gpu(module: ModuleType, config: Config) -> Config:
         Where managing memory cannot work or gives nothing, saying why, and what to do.
     """
     found = look_at_gpu(module, config.ordinal)
-    if not found["integrated"] or config.recompute == "only" or os.environ.get("VTENSOR_INTEGRATED") == "1":
+    if not found["integrated"] or config.recompute == "only" or is_set("VTENSOR_INTEGRATED"):
         return config
     if config.recompute == "never":
         raise UnsupportedDeviceError(

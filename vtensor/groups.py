@@ -1,7 +1,7 @@
 """The control groups this process is in: containers, services, jobs of a cluster.
 
 Covers: how much memory each may use, and how much of that is left, in both versions of the kernel's files.
-Leaves: the machine's own memory (``room``).
+Leaves: the machine's own memory (``available``).
 
 A group is known by its path, which a container may see as ``/`` or as the host does, while what is mounted there begins
 at its own: so whatever of the path exists is read, up to the root. The least of all counts, as each holds.

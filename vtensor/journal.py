@@ -7,6 +7,7 @@ Leaves: where iterations end (``planning``), drawing (``lgm.page``).
 from __future__ import annotations
 
 import collections
+import shutil
 import sys
 import time
 from types import ModuleType
@@ -17,7 +18,6 @@ from .config import format_bytes
 __all__ = ["Journal"]
 
 _MOST = 2000  # iterations, the newest
-_WIDTH = 160  # of a line on a terminal
 
 
 class Journal:
@@ -55,8 +55,9 @@ class Journal:
         )
         seen = sys.stderr.isatty()
         self._next_line = now + (0.5 if seen else 10.0)
+        width = shutil.get_terminal_size().columns - 1  # a longer line would wrap, and not be written over
         print(
-            f"\r{line[:_WIDTH].ljust(_WIDTH)}\r" if seen else line,
+            f"\r{line[:width].ljust(width)}\r" if seen else line,
             end="" if seen else "\n",
             file=sys.stderr,
             flush=True,

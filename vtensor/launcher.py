@@ -42,7 +42,7 @@ class Wishes(NamedTuple):
     watch: bool = False
     """To see each iteration."""
     tell: Callable[[], None] | None = None
-    """Called instead of a summary."""
+    """Called instead of all that is said otherwise."""
 
 
 NOTHING = Wishes()
@@ -209,18 +209,23 @@ def _say_goodbye(wishes: Wishes, journal: Journal | None, code: int) -> None:
         write_if_possible(wishes.trace, _write_trace)
     if wishes.report is not None and journal is not None:
         write_if_possible(wishes.report, lambda path: _write_report(path, journal))
-    managed = memory_stats()["allocations"] > 0
-    if wishes.tell is not None and managed:
+    if wishes.tell is not None:
         wishes.tell()
-    elif managed or code == 0:  # a usage error of the script needs no table behind it
+    else:
+        _sum_up(code)
+    end()
+
+
+def _sum_up(code: int) -> None:
+    managed = memory_stats()["allocations"] > 0
+    if managed or code == 0:  # a usage error of the script needs no table behind it
         print(memory_summary(), file=sys.stderr)
     if not managed and code == 0:
         where = "GPU; for tensors of the CPU pass --device cpu" if active_config().device == "cuda" else "CPU"
         print(
             f"vtensor: nothing was managed: this process made no tensor of {format_bytes(active_config().min_size)} or "
-            f"more on the {where}. Processes that a script starts have sessions of their own: call vtensor.enable() in "
-            "them (if they are spawned, not forked), or start each with 'vtensor run' (torchrun ... -m vtensor run "
+            f"more on the {where}. Processes that a script starts have no session until they call vtensor.enable() "
+            "(spawned ones, not forked); or start each with 'vtensor run' (torchrun ... -m vtensor run "
             "--budget 4GiB train.py)",
             file=sys.stderr,
         )
-    end()

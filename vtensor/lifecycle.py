@@ -23,7 +23,7 @@ import lgm
 
 from . import native, watchdog
 from .adoption import say_what_is_older
-from .config import Config, asked_again, format_bytes
+from .config import Config, asked_again, format_bytes, is_verifying
 from .cpu import start_cpu, stop_cpu
 from .doors import open_doors
 from .errors import ConfigError, NotEnabledError
@@ -139,7 +139,7 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
     open_doors(module, config.device)
     cut_foreach(module, _bytes_of_one_call)
     if config.recompute != "never":
-        verify = os.environ.get("VTENSOR_VERIFY") == "replay"
+        verify = is_verifying()
         everything = verify or config.leaving != "copy"  # what no plan names may be dropped, too
         module.see("all" if everything else "planned", verify)
     start_planner(config, plan)

@@ -51,12 +51,18 @@ def sources_dir() -> Path:
 
 
 def compiler() -> str | None:
-    """Path of the C++ compiler (``$CXX``, g++, c++ or clang++), or None."""
-    for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
-        found = shutil.which(name) if name else None
-        if found:
-            return found
-    return None
+    """Path of the C++ compiler: ``$CXX``, else g++, c++ or clang++; None if there is none.
+
+    Raises
+    ------
+    BuildError
+        If ``$CXX`` names none.
+    """
+    if asked := os.environ.get("CXX"):
+        if (found := shutil.which(asked)) is None:
+            raise BuildError(f"CXX={asked}: there is no such program (one name or path, without arguments)")
+        return found
+    return next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
 
 
 def is_cuda(source: Path) -> bool:

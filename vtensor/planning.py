@@ -32,7 +32,7 @@ from .journal import Journal
 from .logs import log
 from .marker import Marker
 from .plans import install, install_arrivals, recording_of
-from .recorder import Recording, make_recording
+from .recordings import Recording, make_recording
 from .speeds import found_device
 
 __all__ = [

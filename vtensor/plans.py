@@ -20,7 +20,7 @@ from lgm.seats import seats
 
 from .config import Config, format_bytes, make_config
 from .errors import ConfigError
-from .recorder import Recording
+from .recordings import Recording
 
 __all__ = ["install", "install_arrivals", "read_plan", "recording_of", "settings"]
 

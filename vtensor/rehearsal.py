@@ -18,10 +18,10 @@ import torch
 
 import lgm
 from lgm.errors import LgmError
+from lgm.fits import by_budget, by_size
 from lgm.gpus import GPUS, Numbers
 from lgm.lifetimes import analyze_lifetimes
 from lgm.progress import Bar
-from lgm.sizes import by_budget, by_size
 from lgm.units import format_seconds
 
 from . import lifecycle
@@ -33,6 +33,7 @@ from .traces import trace_of, write_if_possible
 __all__ = ["Rehearsal"]
 
 _AGREE = 0.03  # of an iteration's times, no more between the three in the middle
+_ALL_AGREE = 1.25  # of all but a quarter at either end, the longest to the shortest at most
 _ALIKE = 5  # iterations of one kind, at least
 _MOST = 20  # iterations until it is said that times do not agree
 _COPYING = 7  # iterations under half of the peak
@@ -124,8 +125,9 @@ class Rehearsal:
             self._answer_for(self._largest())
         if self._trace is None or self._kind is None:
             _say(
-                "no whole iteration was seen: each ends with an optimizer's step or vtensor.step(), and the first is "
-                "not taken. Let the script train some more"
+                "no whole iteration with tensors that would be managed was seen, so there is no answer"
+                f"{f', and {self._path} was not written' if self._path else ''}. Each ends with an optimizer's step or "
+                "vtensor.step(), and the first is not taken: let the script train some more"
             )
             return
         self._say_how()
@@ -153,12 +155,17 @@ class Rehearsal:
         self._kind, self._trace = kind, _paced(trace_of(self._newest[kind]), self._times[kind])
         return self._trace
 
+    @property
+    def answered(self) -> bool:
+        """Whether there was something to tell."""
+        return self._trace is not None
+
     def _say_how(self) -> None:
         assert self._trace is not None and self._kind is not None
         times = self._times[self._kind]
         seconds = f"{format_seconds(min(times))} to {format_seconds(max(times))}"
         _say(f"{self._iterations} iterations were recorded; {len(times)} like the one below, which took {seconds}")
-        if not self._agrees(self._kind):
+        if not self._agrees(self._kind) or _differ(times) or _differ(self._pressed):
             _say("their times do not agree, so take those below as a hint: is something else running here?")
         if len(self._times) > 1:
             _say(f"iterations are of {len(self._times)} kinds or sizes; this is the largest of those that came often")
@@ -171,6 +178,12 @@ class Rehearsal:
 
 def _kind(raw: dict[str, Any]) -> tuple[int, int]:
     return len(raw["op_name"]), int(raw["tensor_bytes"][raw["tensor_born"] >= 0].sum())
+
+
+def _differ(times: list[float]) -> bool:
+    """Whether a quarter of them is much longer than another quarter: something else takes this machine's time."""
+    by_length, quarter = sorted(times), len(times) // 4
+    return bool(times) and by_length[-1 - quarter] > _ALL_AGREE * by_length[quarter]
 
 
 def _paced(trace: lgm.Trace, times: list[float]) -> lgm.Trace:

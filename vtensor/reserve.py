@@ -5,7 +5,7 @@ libraries and the program's own data may outgrow that: then chunks make way, bef
 runs out.
 
 Covers: looking when an iteration ends, and how much smaller the budget becomes.
-Leaves: how much is free (``room``), changing the budget (``session``).
+Leaves: how much is free (``available``), changing the budget (``lifecycle``).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
+from .available import free_memory
 from .config import Config, format_bytes
 from .gpu import lent_bytes
 from .logs import log
 from .planning import listen
-from .room import free_memory
 
 __all__ = ["Reserve", "keep_free"]
 

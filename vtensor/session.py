@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from . import lifecycle
-from .config import Granularity, Oversize, Policy, Recompute
+from .config import Granularity, Oversize, Policy, Recompute, is_set
 from .logs import log, set_log_level
 
 __all__ = ["Device", "disable", "enable", "enabled", "rehearsing"]
@@ -111,7 +111,7 @@ def enable(
     True
     >>> vtensor.disable()
     """
-    if os.environ.get("VTENSOR_DISABLE", "").lower() in ("1", "true", "yes"):
+    if is_set("VTENSOR_DISABLE"):
         log.warning("VTENSOR_DISABLE is set: vtensor.enable() does nothing")
         return
     if _rehearsing:

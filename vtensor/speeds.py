@@ -1,19 +1,24 @@
 """The device that plans are made for, as the last iteration found it.
 
-Covers: how fast it copies, and what of that computing pays for. Leaves: the model of a device (:mod:`lgm`).
+Covers: how fast it copies, and what of that computing pays for; how fast this processor multiplies matrices.
+Leaves: the model of a device (:mod:`lgm`).
 """
 
 from __future__ import annotations
 
 import os
+import statistics
+import time
 from collections.abc import Mapping
+
+import numpy as np
 
 import lgm
 from lgm.model import HOST_COSTS
 
 from .config import Config
 
-__all__ = ["ASSUMED_SPEED", "found_device"]
+__all__ = ["ASSUMED_SPEED", "flop_per_second", "found_device"]
 
 # Until enough was copied to know: what a PCIe 3.0 x16 slot carries.
 ASSUMED_SPEED = 12e9
@@ -46,3 +51,20 @@ def found_device(
         mapping = (stalls - (spent("wait_ns") + spent("make_ns")) / 1e9) / (moved / config.chunk)
         costs = {**costs, "switch": min(max(mapping, costs.get("switch", 0.0)), _MOST_MAPPING)}
     return lgm.Device(config.budget_chunks, speed("out"), speed("in"), tax=tax, **costs)
+
+
+def flop_per_second(size: int = 2048, rounds: int = 9) -> float:
+    """What torch multiplies matrices with on this processor, median of some rounds: what tells a trace's times from
+    those of a GPU (:mod:`lgm.gpus`).
+
+    In NumPy's memory: a session that is on neither holds it nor takes it for a part of the iteration.
+    """
+    import torch
+
+    a, b, product = (torch.from_numpy(np.ones((size, size), dtype=np.float32)) for _ in range(3))
+    seconds = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        torch.mm(a, b, out=product)
+        seconds.append(time.perf_counter() - begun)
+    return 2 * size**3 / statistics.median(seconds)

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from .config import is_set
 from .doors import address_of
 from .patches import replace
 
@@ -29,7 +30,7 @@ _FAULTS = ("illegal memory access", "cudaErrorIllegalAddress", "CUDA_ERROR_ILLEG
 
 def is_strict() -> bool:
     """Whether ``VTENSOR_STRICT=1`` is set."""
-    return os.environ.get("VTENSOR_STRICT") == "1"
+    return is_set("VTENSOR_STRICT")
 
 
 if is_strict():  # when vtensor is imported: CUDA reads it once, when it is first used

@@ -1,7 +1,7 @@
 """Recorded iterations as traces: in memory, and as files for the ``lgm`` command.
 
 Covers: asking for records where nothing has to leave, what of this machine a trace says.
-Leaves: where iterations end (``planning``), raw records in the terms of a trace (``recorder``), the format
+Leaves: where iterations end (``planning``), raw records in the terms of a trace (``recordings``), the format
 (:mod:`lgm`).
 """
 
@@ -15,8 +15,10 @@ from typing import Any
 import lgm
 from lgm.errors import LgmError
 
+from .config import is_verifying
 from .planning import current
-from .recorder import flop_per_second, make_recording
+from .recordings import make_recording
+from .speeds import flop_per_second
 
 __all__ = ["record", "recorded_trace", "save_trace", "trace_of", "write_if_possible"]
 
@@ -32,7 +34,7 @@ def record() -> None:
     planner = current()
     planner.wanted = True
     planner.module.observe()
-    if os.environ.get("VTENSOR_VERIFY") != "replay" and planner.config.leaving == "copy":  # else all is seen anyway
+    if not is_verifying() and planner.config.leaving == "copy":  # else all is seen anyway
         planner.module.see("noted")  # a trace says what could be made again
 
 

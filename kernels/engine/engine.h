@@ -1,12 +1,14 @@
 // Virtual tensor memory over one device: the front. Behind it are rooms, each with a state of its own, and one lock for all.
 //
-//   range_table  which tensor an address belongs to          chunks      who holds which chunk, and who left it roster
-//   states of vTensors, and their counts        allocation  memory for new tensors freed        ranges whose tensors are gone
-//   supply      taking chunks, making room, the budget's size eviction     whose turn it is to leave                   pins
-//   pins of single vTensors uses         what operations and faults need             arrivals    moves a plan asks for, and the
-//   pump mappings, slots, moves   what differs between kinds of device; kind.h chooses, once streams, seats, remake, lending,
-//   inspector   more of the front: streams of ordered devices, which chunk a plan wants a vTensor to have there, what leaves
-//   without a copy, content that lies in memory of others, looking at it all
+//   range_table  which tensor an address belongs to          chunks      who holds which chunk, and who left it
+//   roster       states of vTensors, and their counts        allocation  memory for new tensors
+//   freed        ranges whose tensors are gone               supply      taking chunks, making room, the budget's size
+//   eviction     whose turn it is to leave                   pins        pins of single vTensors
+//   uses         what operations and faults need             arrivals    moves a plan asks for, and the pump
+//   streams      streams of ordered devices                  seats       which chunk a plan wants a vTensor to have there
+//   remake       what leaves without a copy                  lending     content that lies in memory of others
+//   inspector    looking at it all
+//   mappings, slots, moves   what differs between kinds of device; kind.h chooses, once
 //
 // Covers: the lock, and what begins a call and ends it. Leaves: what a device is (driver.h), who is an operation's argument
 // (torch_observer.cpp), Python (module.cpp).

@@ -9,7 +9,7 @@ import lgm
 from lgm import Device
 from lgm.calls import Calls
 from lgm.lifetimes import analyze_lifetimes
-from lgm.oversize import within
+from lgm.oversize import beyond, within
 
 from .random_traces import CHUNK, build, lawless, training
 
@@ -27,8 +27,10 @@ def test_the_ends_of_the_largest_are_used_in_place() -> None:
     assert analyze_lifetimes(less).needed.tolist() == [4, 5, 2]
     assert less.use_last.tolist() == [4, 2, 2, 2]
     assert within(trace, 3).use_last.tolist() == [3, 1, 1, 2]  # a chunk of each stays
-    with pytest.raises(lgm.InfeasibleError, match=r"needs 3\.00 KiB at once"):
+    with pytest.raises(lgm.InfeasibleError, match=r"needs 3\.00 KiB at once") as raised:
         lgm.analyze(within(trace, 2), Device(2, 1e6, 1e6))
+    told = str(beyond(raised.value, trace))
+    assert "There is a plan from 3.00 KiB on; from 7.00 KiB on nothing is used in place" in told
 
 
 def test_operations_around_and_within_agree() -> None:

@@ -19,7 +19,7 @@ import vtensor
 from lgm.gpus import GPUS, on_gpu
 from vtensor import native, planning
 from vtensor.planning import Planner, wait_for_plan
-from vtensor.recorder import make_recording
+from vtensor.recordings import make_recording
 
 from ..identity import PAGE, check_identity, leaves, same, seeded
 

@@ -119,13 +119,18 @@ def test_workers_of_a_script_find_its_names(script: Path) -> None:
     [
         (["run", "--budget", "1GiB"], "which script"),
         (["run", "--budgt", "1GiB", "train.py"], "vtensor run: error: unrecognized arguments: --budgt"),
-        (["run", "--budget", "many", "train.py"], "not a size"),
-        (["run", "--budget", "140%", "train.py"], "budget=140% is neither whole bytes nor a share"),
-        (["run", "--budget", "1GiB", "--link", "fast", "train.py"], "link='fast' is not a speed"),
+        (["run", "--budget", "many", __file__], "not a size"),
+        (["run", "--budget", "140%", __file__], "budget=140% is neither whole bytes nor a share"),
+        (["run", "--budget", "1GiB", "--link", "fast", __file__], "link='fast' is not a speed"),
+        (["run", "--budget", "1GiB", "--host", "1MiB", __file__], "less than one chunk of 2.00 MiB"),
         (["train.py", "--lr", "1"], "did you mean 'vtensor run --budget 4GiB train.py --lr 1'?"),
         (["run", "--budget", "1GiB", "/nowhere/train.py"], "cannot read the script"),
         (["run", "--budget", "1GiB", "-m", "no.such.module"], "no module named"),
-        (["run", "--budget", "1GiB", "--device", "cuda", "train.py"], "no GPU"),
+        (["run", "--budget", "1GiB", "--device", "cuda", __file__], "no GPU"),
+        (["run", "--save-trace", "/nowhere/t.npz", __file__], "there is no directory /nowhere"),
+        (["run", "--save-trace", "/tmp", __file__], "--save-trace=/tmp is a directory; name a file"),
+        (["run", "--save-trace", "/proc/t.npz", __file__], "no file can be written in /proc"),
+        (["demo", "--steps", "3"], "at least 8 steps"),
         (["demo", "--fraction", "7"], "fraction"),
     ],
 )
@@ -133,6 +138,7 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments: list[str], text: str) 
     done = run(*arguments)
     assert done.returncode == 2
     assert text in done.stderr and "Traceback" not in done.stderr
+    assert "no budget was given" not in done.stderr  # a session, begun before the mistake was seen
 
 
 def test_help_teaches() -> None:
@@ -212,6 +218,19 @@ def test_the_doctor_misses_headers_and_a_torch_that_is_new_enough(monkeypatch: p
     assert found["python headers"][0] is False and "apt install python3-dev" in found["python headers"][1]
 
 
+def test_a_compiler_that_is_not_there_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "clang++-99")
+    assert list(doctor._compiler()) == [
+        ("compiler", False, "CXX=clang++-99: there is no such program (one name or path, without arguments)")
+    ]
+
+
+def test_a_way_to_verify_that_there_is_not(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VTENSOR_VERIFY", "yes")
+    done = run("run", "--budget", "16MiB", str(script))
+    assert done.returncode == 2 and "VTENSOR_VERIFY=yes is unknown; there is 'replay' only" in done.stderr
+
+
 def test_turned_off_it_runs_as_if_vtensor_were_not_there(script: Path, tmp_path: Path) -> None:
     asked = ["--save-trace", str(tmp_path / "t.npz"), "--report", str(tmp_path / "r.html")]
     command = [sys.executable, "-m", "vtensor", "run", "--budget", "16MiB", *asked, str(script)]
@@ -219,6 +238,7 @@ def test_turned_off_it_runs_as_if_vtensor_were_not_there(script: Path, tmp_path:
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environ, check=False)
     assert done.returncode == 0, done.stderr
     assert "moved out" not in done.stderr
+    assert re.search(r"t\.npz and .*r\.html will not be written while VTENSOR_DISABLE is set", done.stderr)
     command = [sys.executable, "-m", "vtensor", "fit", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environ, check=False)
     assert done.returncode == 2 and "unset it" in done.stderr

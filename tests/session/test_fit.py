@@ -9,6 +9,7 @@ import pytest
 
 import lgm
 from lgm.units import format_seconds
+from vtensor.rehearsal import _differ
 
 from .test_cli import run
 
@@ -78,14 +79,19 @@ def test_sizes_that_differ_are_told(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "text"),
-    [("import torch; torch.ones(1 << 20)", "no whole iteration was seen"), ("import torch", "nothing was managed")],
+    ("body", "code"), [("import torch; torch.ones(1 << 20)", 1), ("import torch", 1), ("import sys; sys.exit(3)", 3)]
 )
-def test_a_script_that_does_not_train(script: Path, body: str, text: str) -> None:
+def test_a_script_that_does_not_train(script: Path, body: str, code: int) -> None:
     script.write_text(body)
-    done = run("fit", str(script))
-    assert done.returncode == 0, done.stderr
-    assert text in done.stderr
+    done = run("fit", "--save-trace", str(script.with_name("t.npz")), str(script))
+    assert done.returncode == code
+    assert "no whole iteration with tensors that would be managed was seen, so there is no answer, and" in done.stderr
+    assert "t.npz was not written" in done.stderr and "budget" not in done.stderr
+
+
+def test_times_that_differ_make_the_answer_a_hint() -> None:
+    assert not _differ([]) and not _differ([1.0, 1.0, 1.1, 1.1, 4.0])
+    assert _differ([1.2, 1.3, 1.3, 1.3, 1.3, 2.0, 3.0, 4.0])
 
 
 def test_what_the_script_says_of_budgets_counts_for_nothing(script: Path) -> None:

@@ -16,6 +16,7 @@ __all__ = ["Turns", "Worker", "demo", "measure_peak"]
 
 
 SHOWN = ("resnet50", "gpt2")
+_LEAST_STEPS = 8  # the first are without a plan, and would be most of fewer
 
 
 class Turns:
@@ -116,8 +117,8 @@ def _compare(name: str, fraction: float, steps: int, progress: Any, task: Any) -
 
 def demo(fraction: float, steps: int) -> int:
     """Train the workloads at `fraction` of their peak beside plain torch; 0 if all results are identical."""
-    if not 0 < fraction <= 1 or steps < 3:
-        raise ConfigError("the demo needs a fraction between 0 and 1 and at least 3 steps")
+    if not 0 < fraction <= 1 or steps < _LEAST_STEPS:
+        raise ConfigError(f"the demo needs a fraction between 0 and 1 and at least {_LEAST_STEPS} steps")
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

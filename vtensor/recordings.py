@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import datetime
 import platform
-import statistics
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import numpy as np
 
 from lgm.model import Ints, Trace
 
-__all__ = ["Recording", "flop_per_second", "make_recording"]
+__all__ = ["Recording", "make_recording"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +47,6 @@ def where_from() -> dict[str, Any]:
         "script": Path(sys.argv[0]).name if sys.argv else "",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-
-
-def flop_per_second(size: int = 2048, rounds: int = 9) -> float:
-    """What torch multiplies matrices with on this processor, median of some rounds: what tells a trace's times from
-    those of a GPU (:mod:`lgm.gpus`).
-
-    In NumPy's memory: a session that is on neither holds it nor takes it for a part of the iteration.
-    """
-    import torch
-
-    a, b, product = (torch.from_numpy(np.ones((size, size), dtype=np.float32)) for _ in range(3))
-    seconds = []
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        torch.mm(a, b, out=product)
-        seconds.append(time.perf_counter() - begun)
-    return 2 * size**3 / statistics.median(seconds)
 
 
 def make_recording(raw: dict[str, Any], chunk_bytes: int, meta: dict[str, Any] | None = None) -> Recording:

@@ -10,9 +10,9 @@ import torch
 
 import vtensor
 from vtensor import groups
+from vtensor.available import budget_of_its_own, free_memory, physical_memory, spill_directory
 from vtensor.config import asked_again, chunk_for, make_config
 from vtensor.groups import Group, memory_groups
-from vtensor.room import budget_of_its_own, free_memory, physical_memory, spill_directory
 
 from .test_cli import run
 
