@@ -1,4 +1,4 @@
-"""The links that make this machine resemble others: how PLAN.md finds the speed of B4, B4s, B5, R5, R7 and V2.
+"""The links that make this machine resemble others: those of the edge in PLAN.md, and of Harmony's share of a switch.
 
 A link is as much slower than theirs as this processor is than their GPU.
 """

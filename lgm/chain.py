@@ -22,7 +22,7 @@ from .checkpoints import least_peak
 from .errors import LgmError
 from .lifetimes import Lifetimes, analyze_lifetimes
 from .model import Device, Floats, Ints, Plan, Remaking, Trace
-from .planner import Progress
+from .progress import Progress
 from .recompute import Candidate, candidates, schedule_makings
 from .rewrite import rewrite
 from .roles import phases

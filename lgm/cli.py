@@ -1,7 +1,7 @@
 """The command ``lgm``: analyze, simulate, validate, show, fit, checkpoints, harmony, report, snapshot, perfetto.
 
 Covers: arguments, progress, turning errors into one line and exit code 2.
-Leaves: which device is meant (``target``), the work to ``mix``, ``report``, ``validate``.
+Leaves: which device is meant (``target``), the work to the module of each command.
 """
 
 from __future__ import annotations

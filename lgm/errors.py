@@ -14,7 +14,7 @@ class FormatError(LgmError):
 
 
 class InfeasibleError(LgmError):
-    """No plan exists: one operation alone needs more than the budget.
+    """No plan exists: one operation alone needs more than the budget, or, where nothing is copied, the whole does.
 
     Attributes
     ----------

@@ -16,6 +16,7 @@ from .gpus import Gpu, Numbers, on_gpu
 from .lifetimes import analyze_lifetimes
 from .mix import analyze
 from .model import Device, Plan, Trace
+from .progress import Progress
 from .units import format_bytes, format_seconds
 
 __all__ = ["LARGEST", "by_budget", "by_size", "largest_batches"]
@@ -27,8 +28,7 @@ _CONTEXT = 600 << 20  # of CUDA and its libraries; a guess: 400 to 800 MiB were 
 _MOST = 1.1  # of computing alone: what a larger batch may cost an image
 LARGEST = 64  # times the recorded batch: no larger one is looked for
 _PAGE = 1 << 16
-
-Progress = Callable[[str, float], None]
+_BESIDE = "unmanaged_bytes"
 
 
 class _Sizes:
@@ -151,8 +151,7 @@ def largest_batches(
     LgmError
         If the trace does not say how fast its machine was.
     """
-    beside = trace.meta.get("unmanaged_bytes")
-    room = gpu.memory - _CONTEXT - (int(beside) if isinstance(beside, int | float) else 0)
+    room = gpu.memory - _CONTEXT - _small_tensors(trace)
     exact, sizes = _Sizes(trace, gpu, numbers, _PAGE), _Sizes(trace, gpu, numbers, chunk_bytes)
 
     def fits(batch: int) -> bool:
@@ -164,6 +163,12 @@ def largest_batches(
         best = max(sizes.largest(room, max(best, 1), limit), best)
         found.append(best)
     return tuple(found)
+
+
+def _small_tensors(trace: Trace) -> int:
+    """Bytes that no budget counts, if the trace says so."""
+    beside = trace.meta.get(_BESIDE)
+    return int(beside) if isinstance(beside, int | float) else 0
 
 
 def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progress | None = None) -> str:
@@ -181,13 +186,12 @@ def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progres
     LgmError
         If the trace does not say how fast its machine was.
     """
-    beside = trace.meta.get("unmanaged_bytes")
-    small = int(beside) if isinstance(beside, int | float) else 0
+    small = _small_tensors(trace)
     sizes = _Sizes(trace, gpu, numbers)
     there = sizes.at(1)
     lines = [
         f"  {gpu.title} with other memories: times by arithmetic; {format_bytes(_CONTEXT)} for CUDA (guessed) and "
-        f"{format_bytes(small)}{'' if beside is not None else ' (not in this trace)'} of small tensors taken off",
+        f"{format_bytes(small)}{'' if _BESIDE in trace.meta else ' (not in this trace)'} of small tensors taken off",
         f"  peak {format_bytes(analyze_lifetimes(there).peak * there.chunk_bytes)}, computing "
         f"{format_seconds(there.seconds)} a step",
         f"  {'memory':>9} {'for tensors':>12} {_COLUMNS} {'largest batch at ' + format(_MOST, '.1f'):>22}",

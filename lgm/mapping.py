@@ -66,13 +66,12 @@ def ranges_to_keep(trace: Trace, device: Device, life: Lifetimes, moves: Moves) 
         spare = int(room[row % n])
         while held > spare:
             held -= _give_up(cached, of_size, position, row)
-        if row < 2 * n:
-            for t in deaths[row % n]:
-                size = int(chunks[t])
-                upcoming = of_size.get(size, [])
-                if position.get(size, 0) + len(cached.get(size, [])) < len(upcoming):
-                    cached.setdefault(size, []).append((row, t))
-                    held += size
+        for t in deaths[row % n]:
+            size = int(chunks[t])
+            upcoming = of_size.get(size, [])
+            if position.get(size, 0) + len(cached.get(size, [])) < len(upcoming):
+                cached.setdefault(size, []).append((row, t))
+                held += size
     return keep
 
 

@@ -23,7 +23,7 @@ from .chain import analyze_segments
 from .lifetimes import analyze_lifetimes
 from .model import Device, Plan, Remaking, Trace
 from .only import analyze_only
-from .planner import Progress
+from .progress import Progress
 from .recompute import Making, candidates, choose_makings, copying_seconds
 from .relief import relieve
 from .rewrite import rewrite

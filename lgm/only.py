@@ -23,8 +23,8 @@ from .choice import choose
 from .errors import InfeasibleError
 from .lifetimes import Lifetimes, analyze_lifetimes, cover
 from .model import Device, Ints, Plan, Remaking, Trace
-from .planner import Progress
 from .problem import Cover
+from .progress import Progress
 from .recompute import Candidate, candidates, schedule_makings
 from .rewrite import rewrite
 from .rows import describe

@@ -7,7 +7,6 @@ Leaves: each step to its module. Read this first: ``lifetimes`` -> ``cost`` -> `
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,14 +15,14 @@ from .bounds import check_feasible
 from .lifetimes import Lifetimes, analyze_lifetimes
 from .mapping import ranges_to_keep
 from .model import Device, Ints, Plan, Prediction, Trace
+from .progress import Progress
 from .schedule import Moves, Timing
 from .selection import lateness, select
 from .settling import GAIN, HASTES, ROUNDS, settle, work_of_round
 from .switches import Switches
 
-__all__ = ["Progress", "analyze", "drafts_are_plans", "finished"]
+__all__ = ["analyze", "drafts_are_plans", "finished"]
 
-Progress = Callable[[str, float], None]
 
 _EFFORT = 160_000  # operations to simulate in an analysis, more or less: its time stays below 3 s for 20,000
 _SMALL = 4_000  # operations: there is time for all

@@ -6,8 +6,12 @@ Covers: a bar. Leaves: what is counted. ``vtensor`` uses this too.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
-__all__ = ["Bar"]
+__all__ = ["Bar", "Progress"]
+
+Progress = Callable[[str, float], None]
+"""Told what is done, and the share of it."""
 
 _WIDTH = 24
 

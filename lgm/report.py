@@ -1,7 +1,7 @@
 """What a plan does, for people: a table, a picture, a timeline for Perfetto, and the curve of budgets.
 
 Covers: text, PNG or SVG (needs matplotlib), Chrome trace JSON.
-Leaves: all figures to the other modules.
+Leaves: how plans and figures are come by, to the other modules.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .mapping import layers, occupied
 from .mix import Recompute, analyze
 from .mix_bound import least_seconds_of_any_mix
 from .model import Device, Plan, Trace
+from .progress import Progress
 from .rows import describe, name_of
 from .schedule import Moves, moves_of_plan
 from .simulate import run_on_demand, run_plan
@@ -264,7 +265,9 @@ _SHARES = (0.9, 0.75, 0.6, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
 _WAYS: dict[Recompute, str] = {"never": "copied only", "only": "made again only", "auto": "both"}
 
 
-def fit(trace: Trace, device: Device, progress: Any = None, ways: tuple[Recompute, ...] = get_args(Recompute)) -> str:
+def fit(
+    trace: Trace, device: Device, progress: Progress | None = None, ways: tuple[Recompute, ...] = get_args(Recompute)
+) -> str:
     """What a step takes at each budget: what a device must have before it is bought.
 
     Parameters

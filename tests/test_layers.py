@@ -68,7 +68,7 @@ LGM_HARMONY = [
     {"__init__"},
 ]
 HARMONY = [
-    {"arguments", "layers", "packs", "microbatches", "forwards", "replicas", "wire", "host_memory"},
+    {"arguments", "layers", "packs", "microbatches", "generators", "forwards", "replicas", "wire", "host_memory"},
     {"mail"},
     {"whole", "neighbours"},
     {"hosted"},

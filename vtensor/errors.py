@@ -19,6 +19,9 @@ class ConfigError(VtensorError, ValueError):
 class NotEnabledError(VtensorError, RuntimeError):
     """A call that needs vtensor to be enabled."""
 
+    def __init__(self) -> None:
+        super().__init__("vtensor is not enabled; call vtensor.enable(budget=...) first")
+
 
 class UnsupportedDeviceError(VtensorError, RuntimeError):
     """The device asked for is not there, or this version cannot manage it."""

@@ -60,7 +60,7 @@ def active_config() -> Config:
         If vtensor is not enabled.
     """
     if _active is None:
-        raise NotEnabledError("vtensor is not enabled; call vtensor.enable(budget=...) first")
+        raise NotEnabledError
     return _active
 
 

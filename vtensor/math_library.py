@@ -2,8 +2,7 @@
 
 Covers: a race in plain PyTorch. The first call of a function of Intel's vector-math library in a process, made by
 several threads at once, now and then gives other last bits than every later call (measured: ``torch.tanh`` on 3 million
-elements, 1 process in 14; never after a call with one element). Then plain PyTorch is not equal to
-itself.
+elements, 1 process in 14; never after a call with one element). Then plain PyTorch is not equal to itself.
 Leaves: everything else; nothing of vtensor depends on it.
 """
 

@@ -229,7 +229,7 @@ def stop_planner() -> None:
 def current() -> Planner:
     """The planner of the session; raises `NotEnabledError` without one."""
     if _planner is None:
-        raise NotEnabledError("vtensor is not enabled; call vtensor.enable(budget=...) first")
+        raise NotEnabledError
     return _planner
 
 

@@ -49,6 +49,8 @@ class Rehearsal:
 
     Parameters
     ----------
+    module
+        The core, with a session without a budget.
     gpu, numbers
         A device to be answered for too, by the names of ``lgm fit --gpu`` and ``--numbers``; None: this one only.
     path

@@ -48,14 +48,6 @@ void bind_remaking(py::module_& m) {
         current().remake().drop(all);
       },
       Unlocked());
-  // Whether what is made again is the same, bit for bit; None if nothing makes it.
-  m.def(
-      "made_alike",
-      [](std::uintptr_t a) -> std::optional<bool> {
-        Range* range = current().find(reinterpret_cast<const void*>(a));
-        return range != nullptr ? made_alike(current(), *range) : std::nullopt;
-      },
-      Unlocked());
   // By operator: how often what it made was the same and was not, how often it was not seen, and why.
   m.def("verified", [] {
     py::list found;

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import LgmError
 from ..model import Floats
+from ..progress import Progress
 from .events import Outcome, simulate
 from .packing import Packs, every_packing, neighbours, packings
 from .profile import Profile
@@ -23,8 +24,6 @@ __all__ = ["Found", "find_schedule", "microbatches"]
 _BEST = 8  # of which other forwards are tried
 _FEW = 2000  # schedules that there are: then every one is tried
 _STEPS = 20  # from the best to one that is like it
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from torch import nn
 
 import vtensor
 from vtensor import ConfigError
+from vtensor.harmony.generators import Generators
 from vtensor.harmony.layers import find_layers, layers_named
-from vtensor.harmony.microbatches import Generators, cut
+from vtensor.harmony.microbatches import cut
 from vtensor.harmony.packing import Packing
 from vtensor.harmony.packs import cut_evenly, pack
 

@@ -1,7 +1,7 @@
 """Carrying orders and tensors between the processes of a group.
 
 Covers: messages of any length, tensors by tag, the same tensor for all; buffers for what is under way.
-Leaves: what is said (``orders``), who says it (``calls``, ``worker``).
+Leaves: what is said and by whom, to the pipeline (``pipeline/``) and to ``neighbours``.
 
 All of it goes through gloo and the host's memory, also between GPUs: order by tag, which NCCL does not have, is what
 lets a process take what it needs first. Buffers are NumPy's: torch's own would count against the budget of

@@ -1,6 +1,6 @@
 """Layers in packs: as few as fit, as even as can be.
 
-Covers: cutting a row of sizes. Leaves: what the sizes are (``trainer``).
+Covers: cutting a row of sizes. Leaves: what the sizes are (``packing``).
 """
 
 from __future__ import annotations

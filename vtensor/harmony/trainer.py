@@ -19,9 +19,10 @@ from ..logs import log
 from ..planning import as_one_iteration
 from .again import Again, Buffers
 from .arguments import check
+from .generators import Generators
 from .hosted import Hosted, Where, where_to_update
 from .layers import find_layers, layers_named
-from .microbatches import Generators, cut, scalar, total
+from .microbatches import cut, scalar, total
 from .packing import Packing
 from .pipeline import End, Look, Pipeline, Worker
 from .replicas import Replicas
@@ -228,8 +229,7 @@ class Harmony:
     def _step(self, batches: list[Any]) -> torch.Tensor:
         count, losses = len(batches), dict[int, torch.Tensor]()
         generators = Generators(count)
-        self.seeds = generators.seeds
-        weave = Weave(native.load(), generators)
+        self.seeds, weave = generators.seeds, Weave(native.load(), generators)
         updates = Updates(
             self.optimizer, self._names, count, weave.current, replicas=self._replicas, hosted=self._hosted
         )
@@ -240,9 +240,9 @@ class Harmony:
         packs = self.packs
         unordered = [] if self._packing.ordered else self._packing.layers
         order = Order(unordered, lambda: weave.current() == 0 and torch.is_grad_enabled())
-        here = self._is_here
-        stops = Stops(packs, weave, here)
-        again = Again([layer for layers in packs[:-1] for layer in layers if here(layer)] if self._recompute else [])
+        stops = Stops(packs, weave, self._is_here)
+        run_again = [layer for layers in packs[:-1] for layer in layers if self._is_here(layer)]
+        again = Again(run_again if self._recompute else [])
         calls = None if self._pipeline is None else self._pipeline.begin(count, packs, weave)
 
         def run(index: int) -> None:

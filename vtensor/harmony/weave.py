@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from .microbatches import Generators
+from .generators import Generators
 
 __all__ = ["Weave"]
 

@@ -16,8 +16,9 @@ from torch.autograd.function import once_differentiable
 
 from ...errors import HarmonyError
 from ..forwards import Forwards
+from ..generators import generator_state, set_generator_state
 from ..mail import Mail
-from ..microbatches import generator_state, set_generator_state, tensors_of
+from ..microbatches import tensors_of
 from ..weave import Weave
 from ..wire import Layout, layout_of, pack, unpack
 from .ledger import Ledger

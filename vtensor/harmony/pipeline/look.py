@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..microbatches import generator_state
+from ..generators import generator_state
 
 __all__ = ["Look"]
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from ...errors import HarmonyError
+from ..generators import generator_state, set_generator_state
 from ..mail import Mail
-from ..microbatches import generator_state, set_generator_state
 from ..weave import Weave
 from ..whole import gather, share
 from .calls import Callee, Calls, Known

@@ -16,8 +16,8 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ...errors import HarmonyError
+from ..generators import generator_state, set_generator_state
 from ..mail import Mail
-from ..microbatches import generator_state, set_generator_state
 from ..wire import layout_of, pack, unpack
 from .orders import MOST_KNOWN, STATE, Back, End, Failed, Fetch, Forget, Key, Modes, Result, Run, Send
 
