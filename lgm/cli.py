@@ -15,7 +15,7 @@ from typing import get_args
 from . import codec, report, target
 from .chain import best_checkpoints
 from .errors import LgmError
-from .fits import by_size
+from .fits import by_size, by_way
 from .harmony import command as harmony_command
 from .mix import Recompute, analyze
 from .model import Trace
@@ -113,7 +113,7 @@ def _fit(options: argparse.Namespace) -> int:
     gpu = target.gpu_of(options)
     one_memory = gpu is not None and gpu.link == 0
     ways: tuple[Recompute, ...] = ("only",) if one_memory else get_args(Recompute)
-    print(report.fit(trace, target.device_of(options, trace), Bar(), ways))
+    print(by_way(trace, target.device_of(options, trace), Bar(), ways))
     if gpu is None and options.link is None and None in (options.link_out, options.link_in):
         print("  assumed: copies at 12GB/s each way (--link), computing as recorded (--gpu)")
     if gpu is not None and options.batch == 1:  # it looks for batches itself

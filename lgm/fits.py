@@ -1,8 +1,8 @@
 """What an iteration takes in less memory: here, at several budgets; and on devices of the memories there are, to choose
 one before it is bought.
 
-Covers: what is left for tensors, the step there, the largest batch.
-Leaves: speeds (``gpus``), plans (``mix``), all budgets of one device (``report.fit``).
+Covers: what is left for tensors, the step there, the largest batch; what each way to leave would take.
+Leaves: speeds (``gpus``), plans (``mix``).
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import get_args
 
 from .errors import InfeasibleError
 from .gpus import Gpu, Numbers, on_gpu
 from .lifetimes import analyze_lifetimes
-from .mix import analyze
+from .mix import Recompute, analyze
 from .model import Device, Plan, Trace
 from .progress import Progress
 from .units import format_bytes, format_seconds
 
-__all__ = ["LARGEST", "by_budget", "by_size", "largest_batches"]
+__all__ = ["LARGEST", "by_budget", "by_size", "by_way", "largest_batches"]
 
 SIZES = (4, 6, 8, 12, 16, 24)  # GiB of cards that people have
 _SHARES = (1.0, 0.75, 0.5, 0.35, 0.25)
+_MANY_SHARES = (0.9, 0.75, 0.6, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
+_WAYS: dict[Recompute, str] = {"never": "copied only", "only": "made again only", "auto": "both"}
 _COLUMNS = f"{'a step':>11} {'of plain':>9} {'copied':>12} {'made again':>12}"
 _CONTEXT = 600 << 20  # of CUDA and its libraries; a guess: 400 to 800 MiB were seen
 _MOST = 1.1  # of computing alone: what a larger batch may cost an image
@@ -129,6 +132,43 @@ def by_budget(
         lines.append(f"  {format_bytes(size):>12} {share:>12} {whole:>12} {_cells(plan, trace)}")
     if progress is not None:
         progress("budgets", 1.0)
+    return "\n".join(lines)
+
+
+def by_way(
+    trace: Trace, device: Device, progress: Progress | None = None, ways: tuple[Recompute, ...] = get_args(Recompute)
+) -> str:
+    """A row for each of many budgets, and a column for each way to leave: what a device must have before it is bought.
+
+    Parameters
+    ----------
+    device
+        Its budget does not matter.
+    ways
+        Which of ``lgm.analyze(recompute=...)`` are shown, each in a column.
+    """
+    life = analyze_lifetimes(trace)
+    least = int(life.needed.max())
+    budgets = [chunks for share in _MANY_SHARES if (chunks := int(life.peak * share)) > least] + [least]
+    columns = [way for way in _WAYS if way in ways]
+    lines = [
+        f"  peak {format_bytes(life.peak * trace.chunk_bytes)}, computing {format_seconds(trace.seconds)}; "
+        f"no budget below {format_bytes(least * trace.chunk_bytes)} works",
+        "  a step takes, of computing alone:",
+        f"  {'budget':>12} {'of the peak':>12}" + "".join(f"{_WAYS[way]:>17}" for way in columns),
+    ]
+    for k, budget in enumerate(budgets):
+        cells = []
+        for j, way in enumerate(columns):
+            try:
+                plan = analyze(trace, dataclasses.replace(device, budget_chunks=budget), recompute=way)
+                cells.append(f"{plan.prediction.step_seconds / trace.seconds:.3f} x")
+            except InfeasibleError:
+                cells.append("-")
+            if progress is not None:
+                progress("fit", (k + (j + 1) / len(columns)) / len(budgets))
+        size = format_bytes(budget * trace.chunk_bytes)
+        lines.append(f"  {size:>12} {budget / life.peak:>12.0%}" + "".join(f"{cell:>17}" for cell in cells))
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What a plan does, for people: a table, a picture, a timeline for Perfetto, and the curve of budgets.
+"""What a plan does, for people: a table, a picture, a timeline for Perfetto.
 
 Covers: text, PNG or SVG (needs matplotlib), Chrome trace JSON.
 Leaves: how plans and figures are come by, to the other modules.
@@ -9,28 +9,25 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from .bounds import least_seconds, least_seconds_in_windows, smallest_budget
 from .chain import Checkpoints, checkpoints_at
-from .errors import InfeasibleError, LgmError
+from .errors import LgmError
 from .lanes import Timeline
 from .lifetimes import Lifetimes, analyze_lifetimes
 from .mapping import layers, occupied
-from .mix import Recompute, analyze
 from .mix_bound import least_seconds_of_any_mix
-from .model import Device, Plan, Trace
-from .progress import Progress
+from .model import Plan, Trace
 from .rows import describe, name_of
 from .schedule import Moves, moves_of_plan
 from .simulate import run_on_demand, run_plan
 from .units import format_bytes, format_seconds
 
-__all__ = ["checkpoints", "draw", "fit", "graph", "perfetto", "summary", "table", "trace_summary"]
+__all__ = ["checkpoints", "draw", "graph", "perfetto", "summary", "table", "trace_summary"]
 
 _FEW = 8000  # operations
 _MOST_PLACED = 1 << 19  # chunks, each placed by itself: some seconds
@@ -258,45 +255,4 @@ def checkpoints(trace: Trace, best: Checkpoints) -> str:
     for name, peak, step in ways:
         size = format_bytes(peak * trace.chunk_bytes)
         lines.append(f"  {name:<20} {size:>12} {peak / before:>12.0%} {step:>7.3f} x")
-    return "\n".join(lines)
-
-
-_SHARES = (0.9, 0.75, 0.6, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
-_WAYS: dict[Recompute, str] = {"never": "copied only", "only": "made again only", "auto": "both"}
-
-
-def fit(
-    trace: Trace, device: Device, progress: Progress | None = None, ways: tuple[Recompute, ...] = get_args(Recompute)
-) -> str:
-    """What a step takes at each budget: what a device must have before it is bought.
-
-    Parameters
-    ----------
-    device
-        Its budget does not matter.
-    ways
-        Which of ``lgm.analyze(recompute=...)`` are shown, each in a column.
-    """
-    life = analyze_lifetimes(trace)
-    least = int(life.needed.max())
-    budgets = [chunks for share in _SHARES if (chunks := int(life.peak * share)) > least] + [least]
-    columns = [way for way in _WAYS if way in ways]
-    lines = [
-        f"  peak {format_bytes(life.peak * trace.chunk_bytes)}, computing {format_seconds(trace.seconds)}; "
-        f"no budget below {format_bytes(least * trace.chunk_bytes)} works",
-        "  a step takes, of computing alone:",
-        f"  {'budget':>12} {'of the peak':>12}" + "".join(f"{_WAYS[way]:>17}" for way in columns),
-    ]
-    for k, budget in enumerate(budgets):
-        cells = []
-        for j, way in enumerate(columns):
-            try:
-                plan = analyze(trace, replace(device, budget_chunks=budget), recompute=way)
-                cells.append(f"{plan.prediction.step_seconds / trace.seconds:.3f} x")
-            except InfeasibleError:
-                cells.append("-")
-            if progress is not None:
-                progress("fit", (k + (j + 1) / len(columns)) / len(budgets))
-        size = format_bytes(budget * trace.chunk_bytes)
-        lines.append(f"  {size:>12} {budget / life.peak:>12.0%}" + "".join(f"{cell:>17}" for cell in cells))
     return "\n".join(lines)
