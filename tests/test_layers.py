@@ -46,7 +46,7 @@ VTENSOR = [
     {"journal"},
     {"native", "plans", "speeds", "analysis"},
     {"doors", "foreach", "planning", "pools", "chunk_ops", "watchdog"},
-    {"strict", "traces"},
+    {"strict", "traces", "compiled"},
     {"cpu", "gpu", "adoption"},
     {"reserve", "shelves"},
     {"lifecycle"},

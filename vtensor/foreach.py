@@ -64,7 +64,8 @@ def _cutting(original: Callable[..., Any], core: ModuleType, limit: Callable[[],
             return original(*args, **kwargs)
 
         def pick(value: Any, part: slice) -> Any:
-            return value[part] if isinstance(value, (list, tuple)) and len(value) == length else value
+            scalars = isinstance(value, torch.Tensor) and value.dim() == 1  # one for each
+            return value[part] if (scalars or isinstance(value, (list, tuple))) and len(value) == length else value
 
         return _joined(
             [

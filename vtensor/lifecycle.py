@@ -23,6 +23,7 @@ import lgm
 
 from . import native, watchdog
 from .adoption import say_what_is_older
+from .compiled import watch_compiled
 from .config import Config, asked_again, format_bytes, is_verifying
 from .cpu import start_cpu, stop_cpu
 from .doors import open_doors
@@ -137,6 +138,7 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
     """Put what the core has to be told of around torch's functions."""
     module = native.load()
     open_doors(module, config.device)
+    watch_compiled(module)
     cut_foreach(module, _bytes_of_one_call)
     if config.recompute != "never":
         verify = is_verifying()

@@ -89,7 +89,7 @@ bool Remake::outlives(Range& range) {
 // --- leaving --------------------------------------------------------------------------------------------------
 
 bool Remake::may_drop(const Range& range) const {
-  return remaker_ != nullptr && suspended_ == 0 && !range.exported && !range.orphaned && moves_.may_leave(range) &&
+  return remaker_ != nullptr && suspended_ == 0 && !ground_.forked && !range.exported && !range.orphaned && moves_.may_leave(range) &&
          recipes_.can_make(range) && !recipes_.being_read(range) && !contains(claimed_, &range) && !contains(kept_, &range);
 }
 
@@ -217,7 +217,10 @@ bool Remake::check(Range& range, const Remaker::Take& compare) {
 void Remake::suspend(bool forget) {
   Call call(mutex_, ground_);
   ++suspended_;
-  while (!dropped_.empty()) bring(call.lock, std::vector<Range*>(dropped_), true);
+  // Also until nobody reads any more what something is being made of: a forked child would wait for who does not exist there.
+  while (!dropped_.empty() || ground_.remaking > 0) {
+    dropped_.empty() ? await(call.lock) : bring(call.lock, std::vector<Range*>(dropped_), true);
+  }
   if (!forget) return;
   remaker_.reset();
   doubted_.clear();

@@ -38,6 +38,8 @@ struct Seen {
   bool could = false;             // without a step: whether there could be one
   bool fills = false;             // what it overwrites it does not read
   std::optional<Draws::Alone> draws;  // if it draws random numbers
+  bool watched = false;           // whether code of the user's may run in it
+  bool spoiled = false;           // it does: not all that is made in it is the operation's
   bool counts = false;            // whether to fill `births`
   std::vector<Range*> births;     // allocated in it, and alive
 };

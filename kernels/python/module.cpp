@@ -165,6 +165,15 @@ void bind_product(py::module_& m) {
   m.def("release_kept", [](std::size_t but) {
     if (current_engine() != nullptr) release_kept(current(), but);
   });
+  // Its tensor is about to be written unseen.
+  m.def(
+      "before_write",
+      [](std::uintptr_t a) {
+        Engine* engine = engine_of(pointer(a));
+        Range* range = engine != nullptr ? engine->find(pointer(a)) : nullptr;
+        if (range != nullptr && range->known.load()) engine->remake().before_write(*range);
+      },
+      Unlocked());
   m.def("export_address", [](std::uintptr_t a) {
     py::gil_scoped_release unlocked;
     if (Engine* engine = engine_of(pointer(a))) engine->export_address(pointer(a));

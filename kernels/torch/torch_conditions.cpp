@@ -2,8 +2,10 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
 
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -48,6 +50,8 @@ constexpr Setting kSettings[] = {
     {[] { return std::int64_t{at::get_num_threads()}; }, [](std::int64_t v) { at::set_num_threads(static_cast<int>(v)); }},
     {float_control, set_float_control},
     {[] { return std::int64_t{c10::GradMode::is_enabled()}; }, [](std::int64_t v) { c10::GradMode::set_enabled(v != 0); }},
+    {[] { return static_cast<std::int64_t>(c10::get_default_dtype_as_scalartype()); },
+     [](std::int64_t v) { c10::set_default_dtype(c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(v))); }},
     {[] { return std::int64_t{context().userEnabledMkldnn()}; }, [](std::int64_t v) { context().setUserEnabledMkldnn(v != 0); }},
     {[] { return std::int64_t{context().deterministicMkldnn()}; },
      [](std::int64_t v) { context().setDeterministicMkldnn(v != 0); }},
@@ -76,6 +80,15 @@ constexpr std::size_t kCount = std::size(kSettings);
 static_assert(kCount <= Conditions::kMost);
 
 }  // namespace
+
+bool Conditions::floats_are_usual() {
+#if defined(__SSE__)
+  constexpr std::int64_t kUsual = 0x1F80;
+  return float_control() == kUsual;
+#else
+  return true;
+#endif
+}
 
 Conditions Conditions::now() {
   Conditions conditions;

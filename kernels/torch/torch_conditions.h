@@ -16,6 +16,9 @@ class Conditions {
   // Those that hold now, on this thread.
   static Conditions now();
   bool operator==(const Conditions&) const = default;
+  // Whether floats are rounded and kept as every thread begins with. If not, what OpenMP's threads do depends on which thread
+  // made them, and when (torch.set_flush_denormal).
+  static bool floats_are_usual();
 
   // Sets them, for as long as it lives, where they are others.
   class Guard {

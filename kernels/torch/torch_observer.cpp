@@ -144,8 +144,13 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   if (traits.draws) Draws::begin();
   const bool unseen = traits.named && streams != nullptr && !function.inputs().empty();
   const bool sees = engine->remake().on() && thread.remaking == 0 && thread.seen_call.frame == kNone;
+  if (thread.seen_call.watched) look_within(thread);
   if (traits.skip_arguments && !unseen) {
-    if (sees && traits.named && !function.inputs().empty()) call_begins(thread, *engine, function, traits);
+    if (sees && traits.named && !function.inputs().empty()) {
+      thread.changed.clear();
+      call_begins(thread, *engine, function, traits);
+      if (!thread.changed.empty()) before_writes(thread, *engine);
+    }
     return nullptr;
   }
   engine->tick();

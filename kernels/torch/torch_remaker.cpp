@@ -1,6 +1,7 @@
 #include "torch/torch_remaker.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
@@ -107,6 +108,7 @@ class Running {
       if (!making_.put(at, i, range)) continue;
       for (const c10::IValue& value : stack) {
         each_tensor(value, [&](const at::Tensor& tensor) {
+          if (!tensor.has_storage()) return;
           if (reinterpret_cast<Address>(tensor.storage().data()) == range.base) owners_[&range] = tensor;
         });
       }
@@ -184,8 +186,14 @@ class TorchRemaker final : public Remaker {
  public:
   explicit TorchRemaker(Engine& engine) : engine_(engine) {}
   void run(const Recipes::Run& run, const Take& take, bool aside) override {
-    const std::function<void()> work = [&] { run_here(run, take); };
-    aside ? g_aside->run(work) : work();
+    if (!aside) return run_here(run, take);
+    // It leaves torch's number of threads, one for the whole process, as who asks has it.
+    const int threads = at::get_num_threads();
+    const std::function<void()> work = [&] {
+      if (at::get_num_threads() != threads) at::set_num_threads(threads);
+      run_here(run, take);
+    };
+    g_aside->run(work);
   }
 
  private:

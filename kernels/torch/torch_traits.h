@@ -18,7 +18,8 @@ enum class Again : std::uint8_t {
   random,       // it draws random numbers, from a generator that it cannot be given
   unrepeatable, // two runs may differ
   several,      // it writes more than one tensor
-  reshapes,     // it changes what memory its arguments have
+  reshapes,     // it changes what memory its arguments have, or goes by it
+  parts,        // what it makes has no memory of its own
 };
 const char* why_not(Again again) noexcept;
 

@@ -55,6 +55,7 @@ def test_every_kind_of_result_is_put_together_again() -> None:
             torch._foreach_norm(xs, 1),
             torch._foreach_addcdiv(xs, ys, ys, value=0.5),
             torch._foreach_addcmul(xs, ys, ys, [0.1 * i for i in range(8)]),
+            torch._foreach_addcmul(xs, ys, ys, torch.arange(8.0)),
             torch._foreach_lerp(xs, ys, 0.3),
             torch._foreach_maximum(xs, 0.0),
             torch._foreach_max(xs),

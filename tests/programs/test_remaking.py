@@ -73,7 +73,8 @@ REASONS = {
     "two runs may differ",
     "it writes several tensors",
     "its result is memory to be filled, which may happen unseen",
-    "it changes the memory of its argument",
+    "it changes the memory of its argument, or goes by places in it",
+    "what it makes is sparse, or in a library's own layout",
     "not one of torch's own operators",
     "an argument is no plain tensor or number, or not managed and large",
 }
