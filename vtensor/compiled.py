@@ -81,10 +81,13 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+_finder = _Finder()
+
+
 def watch_compiled(core: ModuleType) -> None:
     """Tell `core` when such a graph runs, until :func:`vtensor.patches.restore`."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
     replace(sys.modules[__name__], "_core", core)
     if (imported := sys.modules.get(_GRAPHS)) is not None and hasattr(imported, "CompiledFxGraph"):
         _watch(imported, core)
