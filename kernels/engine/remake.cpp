@@ -89,8 +89,9 @@ bool Remake::outlives(Range& range) {
 // --- leaving --------------------------------------------------------------------------------------------------
 
 bool Remake::may_drop(const Range& range) const {
-  return remaker_ != nullptr && suspended_ == 0 && !ground_.forked && !range.exported && !range.orphaned && moves_.may_leave(range) &&
-         recipes_.can_make(range) && !recipes_.being_read(range) && !contains(claimed_, &range) && !contains(kept_, &range);
+  const bool now = remaker_ != nullptr && suspended_ == 0 && !ground_.forked;
+  return now && !range.exported && !range.orphaned && moves_.may_leave(range) && recipes_.can_make(range) &&
+         !recipes_.being_read(range) && !contains(claimed_, &range) && !contains(kept_, &range);
 }
 
 Status Remake::leave(Range& range, std::uint32_t first, std::uint32_t last) {

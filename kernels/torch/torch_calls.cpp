@@ -3,19 +3,18 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <new>
 #include <utility>
 
 #include "iteration/thread_state.h"
+#include "recipes/kept_bytes.h"
 
 namespace vt {
 
 namespace {
 
 constexpr Bytes kMostCopied = Bytes{1} << 20;  // of an argument that is not managed
-constexpr Bytes kAlign = 64;
 
 // A plain tensor: what it is, is in its storage, its sizes and its strides.
 bool plain(const c10::TensorImpl& impl) {
@@ -34,33 +33,6 @@ Address storage_of(const c10::TensorImpl& impl) {
 bool is_plain_value(const c10::IValue& value) {
   return value.isNone() || value.isInt() || value.isDouble() || value.isBool() || value.isComplexDouble() || value.isString() ||
          value.isDevice() || value.isIntList() || value.isDoubleList() || value.isBoolList();
-}
-
-// Memory that begins `align` bytes behind a multiple of kAlign. Not from memalign: of glibc's, each call takes new memory, as what
-// it was given back before is a little too small for it.
-std::shared_ptr<std::byte[]> aligned(Bytes bytes, Bytes align) {
-  std::shared_ptr<std::byte[]> whole(new std::byte[bytes + kAlign]);
-  const Bytes off = reinterpret_cast<Address>(whole.get()) % kAlign;
-  return {whole, whole.get() + (align + kAlign - off) % kAlign};
-}
-
-// A copy of what lies there. The same bytes at the same place have one: a small weight is an argument of hundreds of calls.
-std::shared_ptr<std::byte[]> copied(Address from, Bytes bytes) {
-  struct Known {
-    Address from = 0;
-    Bytes bytes = 0;
-    std::weak_ptr<std::byte[]> copy;
-  };
-  static thread_local std::array<Known, 256> newest;
-  Known& known = newest[from / kAlign % newest.size()];
-  const auto* there = reinterpret_cast<const void*>(from);
-  if (known.from == from && known.bytes == bytes) {
-    if (auto copy = known.copy.lock(); copy != nullptr && std::memcmp(copy.get(), there, bytes) == 0) return copy;
-  }
-  auto copy = aligned(bytes, from % kAlign);
-  if (bytes > 0) std::memcpy(copy.get(), there, bytes);
-  known = {from, bytes, copy};
-  return copy;
 }
 
 // Of what this thread allocates meanwhile.
@@ -218,7 +190,7 @@ bool TorchCall::keep_tensor(const at::Tensor& given, Access access, Engine& engi
     const Bytes bytes = static_cast<Bytes>(reach(impl)) * item;
     if (!may_copy(impl, access)) return false;
     const Address from = storage + static_cast<Bytes>(tensor.offset) * item;
-    tensor.align = from % kAlign;
+    tensor.align = from % kBytesAlign;
     tensor.storage_bytes = bytes;
     tensor.offset = 0;
     if (impl.device().is_cpu()) {

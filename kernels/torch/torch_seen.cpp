@@ -237,8 +237,8 @@ void call_ends(Thread& thread, std::size_t frame) {
   }
   const Seen seen = std::exchange(ended, {});
   const bool alone = !seen.draws || seen.draws->so_far();
-  const bool again = (seen.step != nullptr || seen.could) && alone && !seen.spoiled && std::uncaught_exceptions() <= seen.exceptions &&
-                     seen.births.size() <= seen.fresh;
+  const bool whole = alone && !seen.spoiled && std::uncaught_exceptions() <= seen.exceptions;
+  const bool again = (seen.step != nullptr || seen.could) && whole && seen.births.size() <= seen.fresh;
   std::uint64_t usual_ns = 0;
   if (seen.first_row != kNone) {
     const auto kind = !again       ? Recorder::CallOf::Again::no
