@@ -14,7 +14,7 @@ from typing import get_args
 
 from .errors import InfeasibleError
 from .gpus import Gpu, Numbers, on_gpu
-from .lifetimes import analyze_lifetimes
+from .lifetimes import Lifetimes, analyze_lifetimes
 from .mix import Recompute, analyze
 from .model import Device, Plan, Trace
 from .progress import Progress
@@ -94,6 +94,12 @@ def _cells(plan: Plan | None, plain: Trace) -> str:
     return f"{format_seconds(p.step_seconds):>11} {times:>9.2f} {moved:>12} {format_bytes(made):>12}"
 
 
+def _budgets(life: Lifetimes, shares: tuple[float, ...]) -> list[int]:
+    """Chunks: these shares of the peak, and the least that works."""
+    least = int(life.needed.max())
+    return [chunks for share in shares if (chunks := int(life.peak * share)) > least] + [least]
+
+
 def by_budget(
     trace: Trace, device: Device, beside: int, pressed: Trace | None = None, progress: Progress | None = None
 ) -> str:
@@ -112,13 +118,12 @@ def by_budget(
         finds its memory in other places each time.
     """
     life = analyze_lifetimes(trace)
-    least = int(life.needed.max())
     lines = [
         f"  peak {format_bytes(life.peak * trace.chunk_bytes)}, and {format_bytes(beside)} of small tensors beside it; "
         f"{format_seconds(trace.seconds)} a step without a budget",
         f"  {'budget':>12} {'of the peak':>12} {'with beside':>12} {_COLUMNS}",
     ]
-    budgets = [chunks for share in _SHARES if (chunks := int(life.peak * share)) > least] + [least]
+    budgets = _budgets(life, _SHARES)
     for k, chunks in enumerate(budgets):
         if progress is not None:
             progress("budgets", k / len(budgets))
@@ -148,12 +153,11 @@ def by_way(
         Which of ``lgm.analyze(recompute=...)`` are shown, each in a column.
     """
     life = analyze_lifetimes(trace)
-    least = int(life.needed.max())
-    budgets = [chunks for share in _MANY_SHARES if (chunks := int(life.peak * share)) > least] + [least]
+    budgets = _budgets(life, _MANY_SHARES)
     columns = [way for way in _WAYS if way in ways]
     lines = [
         f"  peak {format_bytes(life.peak * trace.chunk_bytes)}, computing {format_seconds(trace.seconds)}; "
-        f"no budget below {format_bytes(least * trace.chunk_bytes)} works",
+        f"no budget below {format_bytes(budgets[-1] * trace.chunk_bytes)} works",
         "  a step takes, of computing alone:",
         f"  {'budget':>12} {'of the peak':>12}" + "".join(f"{_WAYS[way]:>17}" for way in columns),
     ]

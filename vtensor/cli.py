@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from lgm.gpus import GPUS, Numbers
 
@@ -69,14 +69,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"vtensor {__version__}")
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    run = parsers.add_parser(
-        "run",
-        usage=_USAGE.format("run"),
-        help="run an unmodified script under a budget",
-        description=_RUN,
-        epilog=_EPILOG,
-        formatter_class=raw,
-    )
+    def command(name: str, text: str, description: str = "", **more: Any) -> argparse.ArgumentParser:
+        described = description or f"{text[0].upper()}{text[1:]}.".replace("%%", "%")  # which help= alone formats
+        return parsers.add_parser(name, help=text, description=described, formatter_class=raw, **more)
+
+    def with_script(name: str, text: str, description: str) -> argparse.ArgumentParser:
+        return command(name, text, description, usage=_USAGE.format(name), epilog=_EPILOG)
+
+    run = with_script("run", "run an unmodified script under a budget", _RUN)
     run.add_argument(
         "--budget",
         metavar="SIZE",
@@ -131,14 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
 
-    fit = parsers.add_parser(
-        "fit",
-        usage=_USAGE.format("fit"),
-        help="what a script's step would take in less memory",
-        description=_FIT,
-        epilog=_EPILOG,
-        formatter_class=raw,
-    )
+    fit = with_script("fit", "what a script's step would take in less memory", _FIT)
     fit.add_argument(
         "--gpu",
         choices=list(GPUS),
@@ -149,32 +142,30 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--chunk", metavar="SIZE", help="as in 'vtensor run'")
     fit.add_argument("--min-size", metavar="SIZE", help="as in 'vtensor run'")
     fit.add_argument("--save-trace", metavar="FILE", help="write the iteration that is answered for")
-    for command in (run, fit):
-        command.add_argument(
+    for sub in (run, fit):
+        sub.add_argument(
             "-m",
             dest="module",
             nargs=argparse.REMAINDER,  # options that follow are the module's, as with python -m
             help="MODULE ARGS...: run a module, as python -m would",
         )
-        command.add_argument(
+        sub.add_argument(
             "script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGS...", help="the script and its arguments"
         )
 
-    said = "train two real models on the CPU at 40 %% of their peak, against plain PyTorch"
-    demo = parsers.add_parser(
-        "demo", help=said, description=f"{said.capitalize()}, step by step in turns; then a table of what it took."
-    )
+    demo = command("demo", "train two real models on the CPU at 40 %% of their peak, in turns with plain PyTorch")
     demo.add_argument("--fraction", type=float, default=0.4, help="budget as a fraction of the peak (default: 0.4)")
     demo.add_argument("--steps", type=int, default=8, help="training steps per model (default, and at least: 8)")
 
-    said = "check the machine, torch, the compiler and the native core"
-    doctor = parsers.add_parser("doctor", help=said, description=f"{said.capitalize()}; exit code 1 if any is missing.")
-    build = parsers.add_parser("build", help="compile the native core ahead of time", description=_BUILD)
+    doctor = command(
+        "doctor", "check the machine, torch, the compiler and the native core; exit code 1 if one is missing"
+    )
+    build = command("build", "compile the native core ahead of time", _BUILD)
     build.add_argument("--to", metavar="DIR", help="where it is kept (default: the cache, ~/.cache/vtensor)")
     does = {run: commands.run, fit: commands.fit, demo: commands.demo, doctor: commands.doctor, build: commands.build}
-    for command, do in does.items():
+    for sub, do in does.items():
         # Mistakes are answered with the usage of the command they are in.
-        command.set_defaults(fail=command.error, do=do)
+        sub.set_defaults(fail=sub.error, do=do)
     return parser
 
 

@@ -27,7 +27,7 @@ from .journal import Journal
 from .lifecycle import active_config, end, is_enabled
 from .planning import keep_journal, newest_plan
 from .stats import memory_stats, memory_summary
-from .traces import recorded_trace, save_trace, write_if_possible
+from .traces import recorded_trace, save_trace, size_of, write_if_possible
 
 __all__ = ["NOTHING", "Wishes", "run_module", "run_script"]
 
@@ -162,11 +162,6 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
             _say_goodbye(wishes, journal, ending.code)
 
 
-def _write_trace(path: str) -> str:
-    saved = save_trace(path)
-    return f"{saved.operations} operations, {saved.tensors} tensors"
-
-
 def _write_report(path: str, journal: Journal) -> str:
     plan = newest_plan()
     write_page(recorded_trace() if plan is None else plan, path, journal.rows, Path(sys.argv[0]).name)
@@ -206,7 +201,7 @@ def _say_goodbye(wishes: Wishes, journal: Journal | None, code: int) -> None:
         return
     sys.stdout.flush()
     if wishes.trace is not None:
-        write_if_possible(wishes.trace, _write_trace)
+        write_if_possible(wishes.trace, lambda path: size_of(save_trace(path)))
     if wishes.report is not None and journal is not None:
         write_if_possible(wishes.report, lambda path: _write_report(path, journal))
     if wishes.tell is not None:

@@ -28,7 +28,7 @@ from . import lifecycle
 from .config import format_bytes
 from .errors import VtensorError
 from .speeds import ASSUMED_SPEED, found_device
-from .traces import trace_of, write_if_possible
+from .traces import size_of, trace_of, write_if_possible
 
 __all__ = ["Rehearsal"]
 
@@ -150,7 +150,7 @@ class Rehearsal:
     def _write(self, path: str) -> str:
         assert self._trace is not None
         lgm.save_trace(self._trace, path)
-        return f"{self._trace.operations} operations, {self._trace.tensors} tensors"
+        return size_of(self._trace)
 
     def _answer_for(self, kind: tuple[int, int]) -> lgm.Trace:
         """From now on."""

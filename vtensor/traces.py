@@ -20,7 +20,7 @@ from .planning import current
 from .recordings import make_recording
 from .speeds import flop_per_second
 
-__all__ = ["record", "recorded_trace", "save_trace", "trace_of", "write_if_possible"]
+__all__ = ["record", "recorded_trace", "save_trace", "size_of", "trace_of", "write_if_possible"]
 
 
 def record() -> None:
@@ -84,6 +84,11 @@ def trace_of(raw: dict[str, Any], **meta: Any) -> lgm.Trace:
     if planner.config.device == "cpu" and "flop_per_second" not in meta:
         meta["flop_per_second"] = flop_per_second()
     return make_recording(raw, planner.config.chunk, meta).trace
+
+
+def size_of(trace: lgm.Trace) -> str:
+    """In words."""
+    return f"{trace.operations} operations, {trace.tensors} tensors"
 
 
 def write_if_possible(path: str, write: Callable[[str], str], who: str = "vtensor") -> None:

@@ -220,7 +220,11 @@ void Remake::suspend(bool forget) {
   ++suspended_;
   // Also until nobody reads any more what something is being made of: a forked child would wait for who does not exist there.
   while (!dropped_.empty() || ground_.remaking > 0) {
-    dropped_.empty() ? await(call.lock) : bring(call.lock, std::vector<Range*>(dropped_), true);
+    if (dropped_.empty()) {
+      await(call.lock);
+    } else {
+      bring(call.lock, std::vector<Range*>(dropped_), true);
+    }
   }
   if (!forget) return;
   remaker_.reset();

@@ -27,6 +27,9 @@ struct Frame {
 };
 
 // An operation that is seen (recipes.h), while it runs.
+// Whether code of the user's runs within an operation: what is made there is not the operation's.
+enum class Others : std::uint8_t { none, may_run, ran };
+
 struct Seen {
   std::uint32_t first_row = kNone;  // where it is recorded
   std::size_t frame = kNone;      // of the outermost operation torch itself cannot look into; kNone: none runs
@@ -38,8 +41,7 @@ struct Seen {
   bool could = false;             // without a step: whether there could be one
   bool fills = false;             // what it overwrites it does not read
   std::optional<Draws::Alone> draws;  // if it draws random numbers
-  bool watched = false;           // whether code of the user's may run in it
-  bool spoiled = false;           // it does: not all that is made in it is the operation's
+  Others others = Others::none;
   bool counts = false;            // whether to fill `births`
   std::vector<Range*> births;     // allocated in it, and alive
 };

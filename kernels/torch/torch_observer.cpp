@@ -38,55 +38,66 @@ Use extent(Engine& engine, Range& range, const c10::TensorImpl& tensor, const vo
                      start + static_cast<Bytes>(tensor.storage_offset() + elements) * item, write);
 }
 
-// `changes`: it may be written, though the schema may not say it.
-void visit(Thread& thread, const at::Tensor& tensor, bool write, bool changes) {
+// Calls `found(range, tensor, storage)` for each managed tensor there.
+template <typename Found>
+void each_managed(Engine& engine, const at::Tensor& tensor, const Found& found) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (!impl->has_storage()) {
     if (!tensor.defined()) return;
     if (tensor.is_sparse()) {
       const auto* sparse = static_cast<const at::SparseTensorImpl*>(impl);
-      visit(thread, sparse->indices(), write, changes);
-      visit(thread, sparse->values(), write, changes);
+      each_managed(engine, sparse->indices(), found);
+      each_managed(engine, sparse->values(), found);
     } else if (impl->is_sparse_compressed()) {
       const auto* sparse = static_cast<const at::SparseCsrTensorImpl*>(impl);
-      visit(thread, sparse->compressed_indices(), write, changes);
-      visit(thread, sparse->plain_indices(), write, changes);
-      visit(thread, sparse->values(), write, changes);
+      each_managed(engine, sparse->compressed_indices(), found);
+      each_managed(engine, sparse->plain_indices(), found);
+      each_managed(engine, sparse->values(), found);
     }
     return;
   }
   const void* storage = impl->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
-  Engine& engine = *thread.engine;
   if (!engine.contains(storage)) return;
-  Range* range = engine.find(storage);
-  if (range == nullptr) return;
-  works(thread);
-  if (changes && range->known.load(std::memory_order_relaxed) && thread.remaking == 0) thread.changed.push_back(range);
-  if (engine.try_pin(*range, write)) {
-    thread.uses.push_back(whole(*range, write));
-    if (thread.records) {
-      const bool one = range->chunks == 1;
-      thread.seen.push_back(one ? whole(*range, write) : extent(engine, *range, *impl, storage, write));
-    }
-  } else {
-    thread.missing.push_back(extent(engine, *range, *impl, storage, write));
-    if (thread.records) thread.seen.push_back(thread.missing.back());
-  }
+  if (Range* range = engine.find(storage)) found(*range, *impl, storage);
 }
 
-void visit(Thread& thread, const c10::IValue& value, bool write, bool changes) {
+template <typename Found>
+void each_managed(Engine& engine, const c10::IValue& value, const Found& found) {
   if (value.isTensor()) {
-    visit(thread, value.toTensor(), write, changes);
+    each_managed(engine, value.toTensor(), found);
   } else if (value.isList()) {
     for (const c10::IValue& item : value.toListRef()) {
       if (item.isInt() || item.isDouble() || item.isBool()) return;  // a list of numbers
-      visit(thread, item, write, changes);
+      each_managed(engine, item, found);
     }
   } else if (value.isTuple()) {
-    for (const c10::IValue& item : value.toTupleRef().elements()) visit(thread, item, write, changes);
+    for (const c10::IValue& item : value.toTupleRef().elements()) each_managed(engine, item, found);
   } else if (value.isGenericDict()) {
-    for (const auto& entry : value.toGenericDict()) visit(thread, entry.value(), write, changes);
+    for (const auto& entry : value.toGenericDict()) each_managed(engine, entry.value(), found);
   }
+}
+
+void may_change(Thread& thread, Range& range) {
+  if (range.known.load(std::memory_order_relaxed) && thread.remaking == 0) thread.changed.push_back(&range);
+}
+
+// `changes`: it may be written, though the schema may not say it.
+void visit(Thread& thread, const c10::IValue& value, bool write, bool changes) {
+  Engine& engine = *thread.engine;
+  each_managed(engine, value, [&](Range& range, const c10::TensorImpl& tensor, const void* storage) {
+    works(thread);
+    if (changes) may_change(thread, range);
+    if (engine.try_pin(range, write)) {
+      thread.uses.push_back(whole(range, write));
+      if (thread.records) {
+        const bool one = range.chunks == 1;
+        thread.seen.push_back(one ? whole(range, write) : extent(engine, range, tensor, storage, write));
+      }
+    } else {
+      thread.missing.push_back(extent(engine, range, tensor, storage, write));
+      if (thread.records) thread.seen.push_back(thread.missing.back());
+    }
+  });
 }
 
 // What fetching makes again runs operations, which are observed like any other: what was found so far is put aside.
@@ -144,11 +155,16 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   if (traits.draws) Draws::begin();
   const bool unseen = traits.named && streams != nullptr && !function.inputs().empty();
   const bool sees = engine->remake().on() && thread.remaking == 0 && thread.seen_call.frame == kNone;
-  if (thread.seen_call.watched) look_within(thread);
+  if (thread.seen_call.others == Others::may_run) look_within(thread);
   if (traits.skip_arguments && !unseen) {
     if (sees && traits.named && !function.inputs().empty()) {
-      thread.changed.clear();
       call_begins(thread, *engine, function, traits);
+      thread.changed.clear();
+      if (!traits.writes_seen) {
+        for (const c10::IValue& input : function.inputs()) {
+          each_managed(*engine, input, [&](Range& range, auto&&...) { may_change(thread, range); });
+        }
+      }
       if (!thread.changed.empty()) before_writes(thread, *engine);
     }
     return nullptr;

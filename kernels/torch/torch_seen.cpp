@@ -8,13 +8,11 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <exception>
 #include <map>
 #include <mutex>
-#include <string_view>
 #include <utility>
 
 #include "process/registry.h"
@@ -131,29 +129,6 @@ void open_eyes() noexcept {
 
 namespace {
 
-// Functions that write nothing but by torch's operations: those of torch that large programs call most, and vtensor's own
-// (harmony/pipeline). Others may hand their arguments to kernels that nobody sees.
-constexpr std::array<std::string_view, 11> kKnown = {
-    "CompiledFunction",            "CheckpointFunction", "BackwardHookFunction", "_DDPSink", "RegisterPreBackwardFunction",
-    "RegisterPostBackwardFunction", "_ToTorchTensor",     "_FromTorchTensor",     "Redistribute", "_Call", "_Enter"};
-
-// What they are given may be written without a word: it is no longer what was seen to be made.
-void lose_sight_of_arguments(Thread& thread, Engine& engine, const at::RecordFunction& function) {
-  if (std::find(kKnown.begin(), kKnown.end(), std::string_view(function.name())) != kKnown.end()) return;
-  const auto lose = [&](const c10::IValue& value) {
-    if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().has_storage()) return;
-    const auto& storage = value.toTensor().unsafeGetTensorImpl()->unsafe_storage();
-    Range* range = engine.find(storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get());
-    if (range != nullptr && range->known.load()) thread.changed.push_back(range);
-  };
-  for (const c10::IValue& input : function.inputs()) {
-    lose(input);
-    if (input.isTensorList()) {
-      for (const c10::IValue& item : input.toListRef()) lose(item);
-    }
-  }
-}
-
 // Whether what packs tensors for backward is the user's, or tangents are made on the way.
 bool may_call_others(const at::RecordFunction& function, std::size_t fresh) {
   if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return true;
@@ -168,15 +143,13 @@ bool may_call_others(const at::RecordFunction& function, std::size_t fresh) {
 void look_within(Thread& thread) noexcept {
   // The operation's own kernels are below autograd; what begins above it is somebody else's.
   if (c10::impl::tls_local_dispatch_key_set().excluded_.has_any(c10::autograd_dispatch_keyset)) return;
-  thread.seen_call.watched = false;
-  thread.seen_call.spoiled = true;
+  thread.seen_call.others = Others::ran;
 }
 
 void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& function, const Traits& traits) {
   Seen& seen = thread.seen_call;
   if (traits.named) {  // code of the user's is in there: its kernels may write what they like
     seen.frame = thread.frames.size() - 1;
-    lose_sight_of_arguments(thread, engine, function);
     return;
   }
   if (sees_through(function, traits)) return;
@@ -197,7 +170,7 @@ void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& funct
   }
   seen.fresh = traits.fresh_lists ? ~std::size_t{0} : traits.fresh;
   seen.exceptions = std::uncaught_exceptions();
-  seen.watched = may_call_others(function, seen.fresh);
+  if (may_call_others(function, seen.fresh)) seen.others = Others::may_run;
   if (!wanted) {
     seen.could = seen.counts = TorchCall::could_keep(function, traits, engine);
     seen.fills = TorchCall::filled(function, traits, engine) != nullptr;
@@ -231,13 +204,14 @@ std::uint64_t ns_since(std::chrono::steady_clock::time_point begun) {
 void call_ends(Thread& thread, std::size_t frame) {
   Seen& ended = thread.seen_call;
   if (ended.frame != frame) return;
-  if (ended.first_row == kNone && ended.step == nullptr && !ended.draws && !ended.watched && !ended.spoiled) {
-    ended.frame = kNone;  // most often: nothing was noted of it
+  if (ended.first_row == kNone && ended.step == nullptr && !ended.draws) {  // most often: nothing was noted of it
+    ended.frame = kNone;
+    ended.others = Others::none;
     return;
   }
   const Seen seen = std::exchange(ended, {});
   const bool alone = !seen.draws || seen.draws->so_far();
-  const bool whole = alone && !seen.spoiled && std::uncaught_exceptions() <= seen.exceptions;
+  const bool whole = alone && seen.others != Others::ran && std::uncaught_exceptions() <= seen.exceptions;
   const bool again = (seen.step != nullptr || seen.could) && whole && seen.births.size() <= seen.fresh;
   std::uint64_t usual_ns = 0;
   if (seen.first_row != kNone) {

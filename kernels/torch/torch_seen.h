@@ -24,7 +24,7 @@ void stop_seeing(Engine& engine);
 
 // An operation begins, and ends, on a thread that sees; only the outermost that torch itself cannot look into matters.
 void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& function, const Traits& traits);
-// Another begins within it. Pre: the one that is seen is watched.
+// Another begins within it. Pre: others may run in the one that is seen.
 void look_within(Thread& thread) noexcept;
 void call_ends(Thread& thread, std::size_t frame);
 

@@ -48,6 +48,12 @@ bool makes_parts(const std::string& name) {
          name == "aten::_embedding_bag_backward";
 }
 
+// Functions that write by torch's operations only: those of torch that large programs call most, and vtensor's own
+// (harmony/pipeline). Others may hand their arguments to kernels that nobody sees.
+constexpr std::array<std::string_view, 11> kWriteSeen = {
+    "CompiledFunction",             "CheckpointFunction", "BackwardHookFunction", "_DDPSink", "RegisterPreBackwardFunction",
+    "RegisterPostBackwardFunction", "_ToTorchTensor",     "_FromTorchTensor",     "Redistribute", "_Call", "_Enter"};
+
 std::uint32_t generator_argument(const c10::FunctionSchema& schema) {
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
     if (schema.arguments()[i].name() == "generator") return static_cast<std::uint32_t>(i);
@@ -96,6 +102,7 @@ Traits examine(const at::RecordFunction& function) {
     traits.id = range;
     traits.named = traits.skip_arguments = traits.transparent = true;
     traits.may_write = ~std::uint64_t{0};
+    traits.writes_seen = is_one_of(function.name(), kWriteSeen);
     return traits;
   }
   const c10::FunctionSchema& schema = *found;

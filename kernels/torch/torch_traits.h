@@ -35,6 +35,7 @@ struct Traits {
   // A range of the program somebody named, no operation. A torch.autograd.Function is one with arguments, which its kernels may
   // read without telling.
   bool named = false;
+  bool writes_seen = false;  // of such a range: it writes by operations only
   // It goes on using its arguments after it returned, on a stream of its own (NCCL) or by system calls (gloo): they stay where
   // they are.
   bool keeps_arguments = false;

@@ -6,10 +6,11 @@ PyTorch has. (Found by programs written to that end, none of which was in the te
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,28 +34,24 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return tensor.view(torch.uint8).clone().numpy().tobytes()
 
 
-def default_dtype(drop: Drop) -> Any:
+def _default_dtype(made_by: torch.dtype, read_by: torch.dtype, drop: Drop) -> Any:
     whole = torch.arange(1 << 18)
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(made_by)
     try:
         parts = whole / 7
-        torch.set_default_dtype(torch.float32)
+        torch.set_default_dtype(read_by)
         drop()
         return parts
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def default_dtype(drop: Drop) -> Any:
+    return _default_dtype(torch.float64, torch.float32, drop)
 
 
 def default_dtype_of_the_same_size(drop: Drop) -> Any:
-    whole = torch.arange(1 << 18)
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        parts = whole / 7
-        torch.set_default_dtype(torch.float16)
-        drop()
-        return parts
-    finally:
-        torch.set_default_dtype(torch.float32)
+    return _default_dtype(torch.bfloat16, torch.float16, drop)
 
 
 def places_in_memory(drop: Drop) -> Any:
@@ -155,13 +152,20 @@ PROGRAMS = [
 ]
 
 
-def compare(program: Callable[[Drop], Any]) -> None:
+@contextlib.contextmanager
+def seeing(budget: str = "64MiB") -> Iterator[Any]:
+    """A session in which all that can be made again is known, and leaves when the core is told to drop it."""
     core = native.load()
-    torch.set_num_threads(2)
-    plain = seeded(lambda: program(lambda: None))
-    with vtensor.enabled("64MiB", chunk=PAGE, min_size=LARGE, policy="lru"):
+    with vtensor.enabled(budget, chunk=PAGE, min_size=LARGE, policy="lru"):
         core.observe()
         core.see("all")
+        yield core
+
+
+def compare(program: Callable[[Drop], Any]) -> None:
+    torch.set_num_threads(2)
+    plain = seeded(lambda: program(lambda: None))
+    with seeing() as core:
         assert same(seeded(lambda: program(core.drop_all)), plain)
         assert core.validate() == ""
 
@@ -209,11 +213,9 @@ def test_a_forked_child_drops_nothing() -> None:
 
 
 def test_another_thread_making_again_leaves_the_number_of_threads() -> None:
-    core, found = native.load(), list[int]()
+    found = list[int]()
     torch.set_num_threads(2)
-    with vtensor.enabled("64MiB", chunk=PAGE, min_size=LARGE, policy="lru"):
-        core.observe()
-        core.see("all")
+    with seeing() as core:
         for threads in (2, 1):
             torch.set_num_threads(threads)
             source = torch.randn(LARGE)
@@ -227,16 +229,13 @@ def test_another_thread_making_again_leaves_the_number_of_threads() -> None:
 
 
 def test_small_arguments_of_many_operations_are_kept_once() -> None:
-    core = native.load()
     small = torch.randn(LARGE // 8)  # torch's own; a call that reads it keeps a copy
     rows, held = torch.randn(2, LARGE // 8), []
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    with vtensor.enabled("4MiB", chunk=PAGE, min_size=LARGE, policy="lru"):
-        core.observe()
-        core.see("all")
+    with seeing("4MiB") as core:
         rows = rows + 1
         before = resident()
         for _ in range(300):
