@@ -17,7 +17,7 @@ Status ImmediateSlots::prepare(Range& range, std::uint32_t index) {
   VTensor& part = range.parts[index];
   if (store_.writable(part.slot)) return kOk;
   SlotId fresh = kNone;
-  Status status = acquire(&fresh);
+  Status status = acquire(&fresh, true);
   if (!status.ok()) return status;
   status = write_copy(store_.place(part.slot), store_.place(fresh), ground_.bytes_in(range, index));
   store_.release(status.ok() ? part.slot : fresh);

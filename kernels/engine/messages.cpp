@@ -7,19 +7,31 @@
 
 namespace vt {
 
+namespace {
+// Straight to stderr, and without stdio: this may run inside an operation or a signal handler.
+void say(const std::string& text) {
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody listens
+}
+}  // namespace
+
 void warn_oversize(const char* operation, Bytes budget, bool overdrawn) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
-  // Straight to stderr, and without stdio: this may run inside an operation or a signal handler.
-  const std::string text =
-      std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") + " needs more than the budget of " +
+  say(std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") + " needs more than the budget of " +
       format_bytes(budget) +
       " can free at once (what operations use while they run stays, and so does what a collective or another "
       "library was given); " +
       (overdrawn ? "it gets more for as long as it runs (memory_stats()['overdrawn_bytes.peak'])"
                  : "part of it is used in place in the host store, which is slow") +
-      ". Said once; memory_stats()['oversize'] counts.\n";
-  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody listens
+      ". Said once; memory_stats()['oversize'] counts.\n");
+}
+
+void warn_host_full(Bytes capacity) {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  say("vtensor: the host store of " + format_bytes(capacity) +
+      " is full in the middle of an operation; it takes more RAM than that until there is room again. Said once; a larger host=, "
+      "or spill_dir= on a disk with room, would help.\n");
 }
 
 }  // namespace vt

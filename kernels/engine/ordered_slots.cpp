@@ -13,7 +13,7 @@ Status OrderedSlots::prepare(Range& range, std::uint32_t index) {
   if (!status.ok() || in_place_.has(part.slot)) return status;
   const bool own = store_.writable(part.slot);  // else it is lent: it needs one that can be written
   SlotId slot = part.slot;
-  if (!own) status = acquire(&slot);
+  if (!own) status = acquire(&slot, true);
   if (!status.ok()) return status;
   status = in_place_.take(slot);
   if (status.ok()) {

@@ -1,8 +1,10 @@
 #include "engine/slots.h"
 
+#include "engine/messages.h"
+
 namespace vt {
 
-Status Slots::acquire(SlotId* slot) {
+Status Slots::acquire(SlotId* slot, bool in_operation) {
   Status status = store_.acquire(slot);
   if (status.code == Code::host_full) {
     sweep_();
@@ -16,6 +18,10 @@ Status Slots::acquire(SlotId* slot) {
       status = store_.acquire(slot);
       if (status.ok()) break;
     }
+  }
+  if (status.code == Code::host_full && (in_operation || ground_.remaking > 0)) {
+    status = store_.acquire_beyond(slot);
+    if (status.ok()) warn_host_full(ground_.bytes_of(store_.capacity()));
   }
   peak_ = std::max(peak_, store_.held());
   return status;

@@ -67,8 +67,6 @@ class FileStore final : public HostStore {
     return kOk;
   }
 
-  std::size_t held() const noexcept override { return held_; }
-
   bool shared_after_fork() const noexcept override { return true; }
   std::string name() const override { return "a file in " + directory_; }
 
@@ -118,6 +116,8 @@ class FileStore final : public HostStore {
     return {nullptr, file_, static_cast<std::int64_t>(Bytes{slot} * slot_bytes())};
   }
 
+  std::size_t held_own() const noexcept override { return held_; }
+
   bool writable_own(SlotId slot) const noexcept override {
     return own_ != nullptr ? slot >= inherited_ : state_[slot].forks == 0;
   }
@@ -147,7 +147,7 @@ class FileStore final : public HostStore {
 }  // namespace
 
 std::unique_ptr<HostStore> make_file_store(Bytes slot_bytes, Bytes capacity_bytes, const std::string& directory) {
-  const auto slots = std::min<std::size_t>(capacity_bytes / slot_bytes, Lent::kFirst);
+  const auto slots = std::min<std::size_t>(capacity_bytes / slot_bytes, Lent::kFirst / 4);
   return std::make_unique<FileStore>(slot_bytes, slots, directory);
 }
 

@@ -9,6 +9,20 @@
 
 namespace vt {
 
+Status HostStore::acquire_beyond(SlotId* slot) {
+  return beyond_.take(slot) ? kOk : Status{Code::host_full, "mmap", errno};
+}
+
+void HostStore::release(SlotId slot) {
+  if (Lent::holds(slot)) return lent_.give_back(slot);
+  beyond_.holds(slot) ? beyond_.give_back(slot) : release_own(slot);
+}
+
+HostPlace HostStore::place(SlotId slot) const {
+  if (Lent::holds(slot)) return {const_cast<void*>(lent_.memory(slot)), -1, 0};
+  return beyond_.holds(slot) ? HostPlace{beyond_.memory(slot), -1, 0} : place_own(slot);
+}
+
 void HostStore::take(SlotId slot) {
   if (is_new(slot)) {
     ++opened_;
@@ -111,7 +125,7 @@ class RamStore final : public HostStore {
 };
 
 std::size_t slots_in(Bytes capacity_bytes, Bytes slot_bytes) {
-  return std::min<std::size_t>(capacity_bytes / slot_bytes, Lent::kFirst);
+  return std::min<std::size_t>(capacity_bytes / slot_bytes, Lent::kFirst / 4);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Where absent vTensors wait: chunk-sized slots in RAM or in a file, or in memory that somebody lends.
+// Where absent vTensors wait: chunk-sized slots in RAM or in a file, or elsewhere (beyond.h, lent.h).
 //
 // Covers: how many slots there are, which are free, and where each lies.
 // Leaves: copying (driver.h) and the choice of what waits here (engine.h).
@@ -12,6 +12,7 @@
 
 #include "device/driver.h"
 #include "base/types.h"
+#include "store/beyond.h"
 #include "store/lent.h"
 
 namespace vt {
@@ -19,13 +20,15 @@ namespace vt {
 class HostStore {
  public:
   virtual ~HostStore() = default;
+  HostStore(const HostStore&) = delete;
+  HostStore& operator=(const HostStore&) = delete;
 
   // Takes a free slot. host_full when `capacity` slots are taken or the disk has no room; nothing changed then.
   virtual Status acquire(SlotId* slot) = 0;
-  void release(SlotId slot) { Lent::holds(slot) ? lent_.give_back(slot) : release_own(slot); }
-  HostPlace place(SlotId slot) const {
-    return Lent::holds(slot) ? HostPlace{const_cast<void*>(lent_.memory(slot)), -1, 0} : place_own(slot);
-  }
+  // Takes one all the same, in RAM. host_full when the system has no memory left.
+  Status acquire_beyond(SlotId* slot);
+  void release(SlotId slot);
+  HostPlace place(SlotId slot) const;
   // A slot that is never written, with what lies at `memory`. It counts nowhere but here.
   SlotId lend(const void* memory) { return lent_.lend(memory); }
   std::size_t lent() const noexcept { return lent_.count(); }
@@ -35,7 +38,7 @@ class HostStore {
   virtual void before_fork() {}
   virtual void after_fork(bool /*in_child*/) {}
   // Whether the slot may be written in place. If not, write_copy() its bytes to a fresh one first.
-  bool writable(SlotId slot) const noexcept { return !Lent::holds(slot) && writable_own(slot); }
+  bool writable(SlotId slot) const noexcept { return !Lent::holds(slot) && (beyond_.holds(slot) || writable_own(slot)); }
   // True if a slot that is mapped somewhere must be unmapped before a fork (its mapping would be shared).
   virtual bool shared_after_fork() const noexcept { return false; }
   virtual std::string name() const = 0;
@@ -44,20 +47,23 @@ class HostStore {
   std::size_t capacity() const noexcept { return capacity_; }
   // Slots counted against the capacity, and slots that somebody holds. They differ only while a fork keeps slots
   // from being reused, and in a forked child.
-  std::size_t used() const noexcept { return used_; }
-  virtual std::size_t held() const noexcept { return used_; }
+  std::size_t used() const noexcept { return used_ + beyond_.count(); }
+  std::size_t held() const noexcept { return held_own() + beyond_.count(); }
   virtual Bytes pinned() const noexcept { return 0; }
 
  protected:
-  HostStore(Bytes slot_bytes, std::size_t capacity) : slot_bytes_(slot_bytes), capacity_(capacity) {}
+  // Own slots are numbered below twice the capacity: a forked child has its parent's, and as many of its own (file_store.cpp).
+  HostStore(Bytes slot_bytes, std::size_t capacity)
+      : slot_bytes_(slot_bytes), capacity_(capacity), beyond_(static_cast<SlotId>(2 * capacity), slot_bytes) {}
 
   virtual void release_own(SlotId slot) = 0;
   virtual HostPlace place_own(SlotId slot) const = 0;
   virtual bool writable_own(SlotId /*slot*/) const noexcept { return true; }
+  virtual std::size_t held_own() const noexcept { return used_; }
 
   // The bookkeeping both stores share: reuse the slot freed last (its pages are warm), else open the next one.
   SlotId next_slot() const noexcept { return free_.empty() ? opened_ : free_.back(); }
-  bool full() const noexcept { return used_ >= capacity_; }
+  bool full() const noexcept { return used() >= capacity_; }
   bool is_new(SlotId slot) const noexcept { return slot == opened_; }
   void take(SlotId slot);
   void give(SlotId slot);
@@ -69,6 +75,7 @@ class HostStore {
   SlotId opened_ = 0;  // slots [0, opened_) have been handed out at least once
   std::vector<SlotId> free_;
   Lent lent_;
+  Beyond beyond_;
 };
 
 // Copies `bytes` from one place to another, at once. failed with an errno if a file would not be read or written.

@@ -201,11 +201,17 @@ class TorchRemaker final : public Remaker {
     for (int attempt = 1;; ++attempt) {
       try {
         return Running(engine_, run, take).all();
+      } catch (const c10::Error& error) {
+        retry(attempt, error.what_without_backtrace());
       } catch (const std::exception& error) {
-        // A call of the device failed: nothing was lost, and what was taken is not asked for again.
-        if (attempt == kAttempts) fatal(std::string("what was dropped could not be made again: ") + error.what());
+        retry(attempt, error.what());
       }
     }
+  }
+
+  // A call of the device failed: nothing was lost, and what was taken is not asked for again.
+  static void retry(int attempt, const char* why) {
+    if (attempt == kAttempts) fatal(std::string("what was dropped could not be made again: ") + why);
   }
 
   Engine& engine_;

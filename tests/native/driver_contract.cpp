@@ -335,6 +335,33 @@ TEST(host_places_can_be_used_in_place) {
   }
 }
 
+TEST(a_full_store_gives_more_to_who_cannot_do_without) {
+  for (MakeStore make_store : kStores) {
+    for (MakeDriver make : kDrivers) {
+      Fixture f(make);
+      auto store = make_store();
+      std::vector<SlotId> slots;
+      for (SlotId slot = kNone; store->acquire(&slot).ok();) slots.push_back(slot);
+      CHECK(slots.size() == store->capacity());
+      SlotId beyond = kNone;
+      for (int round = 0; round < 2; ++round) {  // its memory is used again
+        CHECK(store->acquire_beyond(&beyond).ok() && store->writable(beyond) && store->used() == slots.size() + 1);
+        CHECK(f.driver->map_host(f.base, store->place(beyond)).ok());
+        std::memset(memory(f.base), 6, kChunk);
+        CHECK(f.driver->unmap_host(f.base).ok());
+        store->release(beyond);
+      }
+      CHECK(store->acquire_beyond(&beyond).ok());
+      store->release(slots.back());
+      CHECK(store->acquire(&slots.back()).code == Code::host_full);  // not before there is room for all
+      store->release(beyond);
+      CHECK(store->acquire(&slots.back()).ok());
+      for (const SlotId slot : slots) store->release(slot);
+      CHECK(store->used() == 0 && store->held() == 0);
+    }
+  }
+}
+
 TEST(a_file_that_cannot_be_read_is_a_failed_copy) {
   for_each([](Fixture f) {
     const ChunkId chunk = f.chunk();

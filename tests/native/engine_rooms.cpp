@@ -467,6 +467,20 @@ TEST(clean_pieces_give_up_their_slots_before_anything_fails) {
   r.close();
 }
 
+TEST(a_full_store_fails_no_operation_that_has_begun) {
+  Rooms r(immediate_device, 4, 1);
+  r.send(r.tensor(1, 'a'), 0);
+  SlotId slot = kNone;
+  CHECK(r.slots.acquire(&slot).code == Code::host_full);
+  CHECK(r.slots.acquire(&slot, true).ok());
+  r.slots.give_back(slot);
+  ++r.ground.remaking;
+  CHECK(r.slots.acquire(&slot).ok() && r.store->held() == 2);
+  --r.ground.remaking;
+  r.slots.give_back(slot);
+  r.close();
+}
+
 // --- uses.h ---------------------------------------------------------------------------------------------------
 
 TEST(what_an_operation_uses_is_there_or_borrowed) {

@@ -212,6 +212,19 @@ def test_a_forked_child_drops_nothing() -> None:
         assert [t.sum().item() for t in made] == sums
 
 
+def test_a_full_host_store_ends_no_program_while_something_is_made_again() -> None:
+    """The callback in which an operation's arguments are made again cannot raise; the next allocation can."""
+    with vtensor.enabled("2MiB", chunk=PAGE, min_size=LARGE, recompute="only", host="1MiB") as _:
+        x = torch.randn(1 << 17)
+        made = [torch.relu(x + k) for k in range(12)]
+        sums = [t.sum().item() for t in made]
+        with pytest.raises(torch.OutOfMemoryError, match="the host store is full"):
+            torch.cat(made)  # reads all of them at once
+        assert vtensor.memory_stats()["host_bytes.peak"] > 1 << 20
+        assert [t.sum().item() for t in made] == sums
+        assert torch.relu(x).sum().item() == sums[0]  # and goes on
+
+
 def test_another_thread_making_again_leaves_the_number_of_threads() -> None:
     found = list[int]()
     torch.set_num_threads(2)

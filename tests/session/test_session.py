@@ -279,6 +279,14 @@ def test_another_budget_is_in_chunks_of_the_session(everything: Callable[..., No
     assert not vtensor.is_enabled()
 
 
+def test_a_smaller_budget_than_recompute_only_can_leave_is_refused_in_its_own_words(everything: Callable[..., None]) -> None:
+    everything(64 * PAGE, recompute="only")
+    kept = [torch.randn(PAGE) for _ in range(8)]  # random numbers, torch's own: nothing makes them again
+    with pytest.raises(torch.OutOfMemoryError, match="recompute='only' copies nothing"):
+        lifecycle.resize(4 * PAGE)
+    assert vtensor.memory_stats()["budget_bytes"] == 64 * PAGE and len(kept) == 8
+
+
 def test_a_forked_process_is_told_and_can_end(tmp_path: Path) -> None:
     script = tmp_path / "forks.py"
     script.write_text(
