@@ -279,7 +279,7 @@ def test_another_budget_is_in_chunks_of_the_session(everything: Callable[..., No
     assert not vtensor.is_enabled()
 
 
-def test_a_smaller_budget_than_recompute_only_can_leave_is_refused_in_its_own_words(everything: Callable[..., None]) -> None:
+def test_a_budget_that_recompute_only_cannot_reach_is_refused_in_its_words(everything: Callable[..., None]) -> None:
     everything(64 * PAGE, recompute="only")
     kept = [torch.randn(PAGE) for _ in range(8)]  # random numbers, torch's own: nothing makes them again
     with pytest.raises(torch.OutOfMemoryError, match="recompute='only' copies nothing"):
