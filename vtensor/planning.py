@@ -9,6 +9,7 @@ turning vtensor on (``session``).
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -81,9 +82,11 @@ class Planner:
     def attach(self) -> None:
         """Take the end of an optimizer's step for the end of an iteration."""
         torch_optimizer.register_optimizer_step_post_hook(self._after_step)
+        atexit.register(self._program_ends)
 
     def detach(self) -> None:
         """Undo :meth:`attach`, also in part, and wait for the analysis under way. May be repeated."""
+        atexit.unregister(self._program_ends)
         # Not by the handle: an exception may come before it is kept.
         hooks = torch_optimizer._global_optimizer_post_hooks
         for key, hook in list(hooks.items()):
@@ -92,6 +95,11 @@ class Planner:
         if os.getpid() == self._process:  # else the thread and the process that makes plans are those of a parent
             abandon()
             self.work.stop()
+
+    def _program_ends(self) -> None:
+        if os.getpid() == self._process:
+            abandon()
+            self.work.end()
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._inside:

@@ -93,3 +93,22 @@ def test_like_python(tmp_path: Path, name: str) -> None:
     said = iter(ADDRESS.sub("0x", vtensor.stderr).splitlines())
     for line in ADDRESS.sub("0x", python.stderr).splitlines():  # with words of vtensor's own behind them
         assert line in said, f"{line!r} is missing or elsewhere in:\n{vtensor.stderr}"
+
+
+def test_the_program_may_end_while_a_plan_is_made(tmp_path: Path) -> None:
+    """The thread is in C++ code of NumPy's then, and Python ends threads wherever they stand."""
+    script = tmp_path / "ends.py"
+    script.write_text(
+        "import time, numpy, vtensor\n"
+        "from vtensor import planning\n"
+        "vtensor.enable('64MiB', device='cpu')\n"
+        "numbers = numpy.random.default_rng(0).integers(0, 1 << 40, 200_000)\n"
+        "def task():\n"
+        "    while True:\n"
+        "        numpy.unique(numbers)\n"
+        "planning.current().work.start(task)\n"
+        "time.sleep(0.3)\n"
+    )
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+        assert (ended.returncode, ended.stderr) == (0, "")
