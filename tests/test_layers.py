@@ -69,12 +69,13 @@ LGM_HARMONY = [
 ]
 HARMONY = [
     {"arguments", "layers", "packs", "microbatches", "generators", "forwards", "replicas", "wire", "host_memory"},
-    {"mail"},
+    {"mail", "stateful"},
     {"whole", "neighbours"},
     {"hosted"},
     {"weave", "updates", "again"},
     {"stops"},
-    {"packing", "pipeline"},
+    {"between", "packing", "pipeline"},
+    {"rehearsal", "turns"},
     {"trainer"},
     {"__init__"},
 ]

@@ -77,11 +77,86 @@ def test_layers_that_are_left_out(leaves_out: int, packs: int) -> None:
     assert len(trainer.packs) == packs
 
 
-def test_weights_that_hooks_set() -> None:
+class Around(nn.Module):
+    """Something before layers and after them, and microbatches that leave a layer out: a whole pack."""
+
+    def __init__(self, leaves_out: int) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(8, 8), nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8))
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.leaves_out = leaves_out
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.before(x))
+        for k, layer in enumerate(self.layers):
+            if k != self.leaves_out or x[0, 0] > 0:
+                y = torch.tanh(layer(y))
+        result: torch.Tensor = self.after(y)
+        return result
+
+
+@pytest.mark.parametrize("leaves_out", range(4))
+def test_what_is_before_and_after_packs_that_are_left_out(leaves_out: int) -> None:
+    trainer = compare(Around(leaves_out), steps=8, layers=[f"layers.{k}" for k in range(4)])
+    assert len(trainer.packs) == 4
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh())
+
+
+def both_halves(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return (model(x) - model(x * 3 + 1)).square().mean()
+
+
+@pytest.mark.parametrize("layer", [normed, lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))])
+def test_layers_that_change_buffers_and_run_twice(layer: Callable[[], nn.Module]) -> None:
+    """As the discriminator of a GAN: none may run for another microbatch in between. Others go on taking turns."""
+
+    class Model(Stack):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for k, each in enumerate(self.layers):
+                x = torch.tanh(each(x))
+                if k in (1, 3):
+                    x = self.shared(x)
+            return x
+
+    model = Model(lambda: nn.Linear(8, 8))
+    model.shared = layer()
+    names = [f"layers.{k}" for k in range(6)]
+    trainer = compare(model, layers=names)
+    assert len(trainer.packs) == 4  # two lie between the runs of what they share
+    compare(Stack(layer), both_halves)
+
+
+def test_a_layer_that_turns_out_to_run_twice_and_changes_buffers() -> None:
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return square(model, model(x)) if x[0, 0] > 0 else square(model, x)
+
+    model = Stack(normed)
+    trainer = vtensor.Harmony(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=loss, microbatches=2)
+    with pytest.raises(HarmonyError, match=r"layers\.0\.1 ran again in microbatch 1"):
+        trainer.step(torch.tensor([[-1.0], [-1.0], [1.0], [1.0]]) * torch.ones(4, 8))
+    assert not threads_left()
+
+
+def reweighed(norm: Callable[[nn.Module], nn.Module]) -> tuple[nn.Module, nn.Module]:
+    one, two = (Stack(lambda: norm(nn.Linear(8, 8))) for _ in range(2))
+    two.load_state_dict(one.state_dict())
+    return one, two
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_weights_that_hooks_set(recompute: bool) -> None:
     with pytest.warns(FutureWarning, match="weight_norm"):
-        models = [Stack(lambda: NORMED(nn.Linear(8, 8))) for _ in range(2)]
-    models[1].load_state_dict(models[0].state_dict())
-    compare(models[0], packs=3, twin=models[1])
+        model, twin = reweighed(NORMED)
+    compare(model, packs=3, twin=twin, recompute=recompute)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_weights_that_hooks_set_anew_for_each_microbatch(recompute: bool) -> None:
+    model, twin = reweighed(nn.utils.spectral_norm)
+    compare(model, packs=3, twin=twin, recompute=recompute)
 
 
 def test_a_frozen_parameter_with_a_gradient_from_before() -> None:

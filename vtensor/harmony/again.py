@@ -45,26 +45,38 @@ def _twice(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Buffers:
-    """A layer's buffers before it ran: running statistics are updated once, and not by repetitions.
+    """What a layer's forward found beside its parameters.
 
-    As a context: other tensors are in their places, which what runs meanwhile may change. It may be entered again.
+    Running statistics are updated once, and not by repetitions; what hooks set before each forward
+    (``torch.nn.utils.spectral_norm``) is another in each microbatch.
+
+    As a context: copies of the buffers are in their places, which what runs meanwhile may change, and the tensors that
+    were attributes. It may be entered again.
     """
 
     def __init__(self, layer: nn.Module) -> None:
         self._found = [
-            (module, name, buffer.detach().clone())
+            (module._buffers, name, buffer.detach().clone())
             for module in layer.modules()
             if module.training
             for name, buffer in module._buffers.items()
             if buffer is not None and (buffer.is_floating_point() or buffer.dim() == 0)
         ]
+        self._set = [
+            (vars(module), name, value)
+            for module in layer.modules()
+            for name, value in vars(module).items()
+            if isinstance(value, torch.Tensor)
+        ]
         self._now: list[torch.Tensor | None] = []
 
     def __enter__(self) -> None:
-        self._now = [module._buffers[name] for module, name, _ in self._found]
-        for module, name, before in self._found:
-            module._buffers[name] = before.clone()
+        self._now = [place.get(name) for place, name, _ in (*self._found, *self._set)]
+        for place, name, before in self._found:
+            place[name] = before.clone()
+        for place, name, before in self._set:
+            place[name] = before
 
     def __exit__(self, *exception: object) -> None:
-        for (module, name, _), now in zip(self._found, self._now, strict=True):
-            module._buffers[name] = now
+        for (place, name, _), now in zip((*self._found, *self._set), self._now, strict=True):
+            place[name] = now

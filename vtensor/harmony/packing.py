@@ -73,10 +73,13 @@ class Packing:
         return [[self.layers[k] for k in run] for run in runs]
 
     def order_by(self, order: Order) -> None:
-        """From now on layers are those that ran once, in the order in which they did."""
+        """From now on layers are those that can take turns, in the order in which they ran."""
         found, self.layers, self.ordered = len(self.layers), order.once(), True
         if found and not self.layers:
-            log.warning("Harmony: every layer ran more than once, so none can take turns; layers= names others")
+            log.warning(
+                "Harmony: every layer ran more than once, or between two runs of what changes its buffers, so none can "
+                "take turns; layers= names others"
+            )
         packs = self.packs()
         log.info(
             "Harmony: %d layers in %d packs of at most %s of weights, gradients and states",

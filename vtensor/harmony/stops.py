@@ -2,7 +2,8 @@
 
 Covers: stopping before a pack's forward and before its backward, noticing that microbatches are mixed up; finding out
 in which order layers run.
-Leaves: whose turn it is (``weave``), which layers make a pack (``packs``).
+Leaves: whose turn it is (``weave``), which layers make a pack (``packs``), what a microbatch that leaves packs out must
+wait for (``between``).
 
 With p packs, numbered as they run, a microbatch stops with rank k before the forward of pack k, and with rank 2p - k
 before the backward of pack k. The first pack's forward and the last one's backward need no stop: nothing else would
@@ -11,6 +12,7 @@ come between.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,40 +21,57 @@ from torch import nn
 
 from ..errors import HarmonyError
 from .microbatches import tensors_of
+from .stateful import Stateful
 from .weave import Weave
 
-__all__ = ["Order", "Stops"]
+__all__ = ["Order", "Stops", "in_backward"]
+
+
+def in_backward() -> bool:
+    """Whether a forward runs again: the user's own checkpoints."""
+    return torch._C._current_graph_task_id() >= 0
 
 
 class Stops:
-    """Hooks on the layers of packs while microbatches are woven; on those that are `here`."""
+    """Hooks on the layers of packs while microbatches are woven; on those that are `here`, if not all are."""
 
     def __init__(
-        self, packs: Sequence[Sequence[nn.Module]], weave: Weave, here: Callable[[nn.Module], bool] = lambda _: True
+        self, packs: Sequence[Sequence[nn.Module]], weave: Weave, here: Callable[[nn.Module], bool] | None = None
     ) -> None:
         self._weave = weave
         self._handles: list[Any] = []
+        self._packs = len(packs)
+        self._stopped: dict[int, set[int]] = defaultdict(set)  # at which packs a microbatch stops, either way
         last = len(packs) - 1
         for k, layers in enumerate(packs):
-            for layer in filter(here, layers):  # a microbatch may leave out the first or the last
+            for layer in (
+                layers if here is None else filter(here, layers)
+            ):  # a microbatch may leave out the first or the last
                 if k > 0:  # before hooks of others, which may set what a forward reads
                     self._handles.append(layer.register_forward_pre_hook(self._before(k), prepend=True))
                 if k < last:
-                    self._handles.append(layer.register_forward_hook(self._after(2 * len(packs) - k)))
+                    self._handles.append(layer.register_forward_hook(self._after(k)))
 
     def remove(self) -> None:
         """The model is as it was."""
         for handle in self._handles:
             handle.remove()
 
-    def _before(self, rank: int) -> Callable[..., None]:
+    def everywhere(self, microbatch: int) -> bool:
+        """Whether it stops wherever there is something to stop at, in its backward too. Pre: its forward is over."""
+        return len(self._stopped[microbatch]) == self._packs
+
+    def _before(self, pack: int) -> Callable[..., None]:
         def stop(_module: nn.Module, _args: Any) -> None:
-            if self._weave.current() is not None and torch.is_grad_enabled():
-                self._weave.stop(rank)
+            current = self._weave.current()
+            if current is not None and torch.is_grad_enabled():
+                if pack == self._packs - 1:
+                    self._stopped[current].add(pack)
+                self._weave.stop(pack)
 
         return stop
 
-    def _after(self, rank: int) -> Callable[..., None]:
+    def _after(self, pack: int) -> Callable[..., None]:
         def watch(module: nn.Module, _args: Any, output: Any) -> None:
             maker = self._weave.current()
             if maker is None:
@@ -67,27 +86,41 @@ class Stops:
                         "other; hand it through return values"
                     )
                 if current is not None:
-                    self._weave.stop(rank)
+                    self._weave.stop(2 * self._packs - pack)
 
             for tensor in tensors_of(output):
                 if tensor.requires_grad and not tensor.is_leaf:
+                    self._stopped[maker].add(pack)
                     tensor.register_hook(stop)  # type: ignore[no-untyped-call]
 
         return watch
 
 
 class Order:
-    """In which order layers run, each how often; found out while `watched` says yes, which is for one microbatch."""
+    """In which order layers run, each how often, while `watched` says yes: for one microbatch.
 
-    def __init__(self, layers: Sequence[nn.Module], watched: Callable[[], bool]) -> None:
-        self._layers, self._watched = list(layers), watched
-        self.ran: list[nn.Module] = []
-        self._handles = [layer.register_forward_pre_hook(self._note) for layer in layers]
+    Calls count while `counted` says yes; others may change buffers all the same.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Sequence[nn.Module],
+        watched: Callable[[], bool] = lambda: True,
+        counted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._layers, self._watched, self._counted = list(layers), watched, counted
+        self._stateful = Stateful(model, layers)
+        self._ran: list[nn.Module] = []  # all calls
+        self._count: list[nn.Module] = []  # those that count
+        modules = [*self._layers, *self._stateful.others]
+        self._handles = [module.register_forward_pre_hook(self._note) for module in modules]
 
     def _note(self, module: nn.Module, _args: Any) -> None:
-        again = torch._C._current_graph_task_id() >= 0  # in backward: the user's own checkpoints
-        if self._watched() and not again:
-            self.ran.append(module)
+        if self._watched() and not in_backward():
+            self._ran.append(module)
+            if self._counted():
+                self._count.append(module)
 
     def remove(self) -> None:
         """The model is as it was."""
@@ -95,11 +128,20 @@ class Order:
             handle.remove()
 
     def once(self) -> list[nn.Module]:
-        """Layers that ran once, in that order; those that did not run stay behind those they were behind."""
-        found = [layer for layer in dict.fromkeys(self.ran) if self.ran.count(layer) == 1]
+        """Layers that ran once, in that order; those that did not run stay behind those they were behind.
+
+        Not those that ran before something changed its buffers again: no other microbatch may come in between.
+        """
+        again = set[nn.Module]()
+        for module in self._stateful.all():
+            calls = [k for k, ran in enumerate(self._ran) if ran is module]
+            if len(calls) > 1 and self._stateful.changed(module):
+                again.update(self._ran[calls[0] : calls[-1] + 1])
+        counts = Counter(self._count)
+        found = [ran for ran in counts if ran in self._layers and counts[ran] == 1 and ran not in again]
         before: nn.Module | None = None
         for layer in self._layers:
-            if layer not in self.ran:
+            if layer not in counts and layer not in again:
                 found.insert(found.index(before) + 1 if before in found else 0, layer)
             before = layer
         return found

@@ -17,16 +17,18 @@ from ..errors import ConfigError
 from ..lifecycle import active_config, is_enabled
 from ..logs import log
 from ..planning import as_one_iteration
-from .again import Again, Buffers
+from .again import Again
 from .arguments import check
 from .generators import Generators
 from .hosted import Hosted, Where, where_to_update
 from .layers import find_layers, layers_named
 from .microbatches import cut, scalar, total
 from .packing import Packing
-from .pipeline import End, Look, Pipeline, Worker
+from .pipeline import End, Pipeline, Worker
+from .rehearsal import rehearse
 from .replicas import Replicas
-from .stops import Order, Stops
+from .stops import Order
+from .turns import Turns
 from .updates import Update, Updates, when_to_update
 from .weave import Weave
 
@@ -192,23 +194,9 @@ class Harmony:
         if not batches:
             raise ConfigError("split= returned no microbatch")
         if self._pipeline is not None and not self._pipeline.placed:
-            look = self._look(self._pipeline, batches[0])
-            self._pipeline.place(self.packs, look)
+            rehearse(self._pipeline, self._packing, self.model, lambda: self._loss(self.model, batches[0]))
         with as_one_iteration(self):
             return self._step(batches)
-
-    def _look(self, pipeline: Pipeline, microbatch: Any) -> Look:
-        """Find out in which order layers run, without a trace: before they can live in different processes."""
-        generators = Generators(1)
-        order = Order(self._packing.layers, lambda: True)
-        try:
-            with torch.no_grad(), Buffers(self.model), pipeline.look() as look:
-                self._loss(self.model, microbatch)
-        finally:
-            order.remove()
-            generators.finish()
-        self._packing.order_by(order)
-        return look
 
     def _serve(self, pipeline: Pipeline) -> torch.Tensor:
         """What another process than the first does in a step of a pipeline."""
@@ -237,35 +225,44 @@ class Harmony:
             self._replicas.share_buffers()
             # Packs count collectives, and budgets may differ.
             self._packing.budget = self._replicas.least(active_config().budget if is_enabled() else 0)
-        packs = self.packs
-        unordered = [] if self._packing.ordered else self._packing.layers
-        order = Order(unordered, lambda: weave.current() == 0 and torch.is_grad_enabled())
-        stops = Stops(packs, weave, self._is_here)
-        run_again = [layer for layers in packs[:-1] for layer in layers if self._is_here(layer)]
-        again = Again(run_again if self._recompute else [])
-        calls = None if self._pipeline is None else self._pipeline.begin(count, packs, weave)
+        turns = Turns(self.model, weave, self._recompute, None if self._pipeline is None else self._pipeline.here)
+        if self._packing.ordered:
+            turns.take(self.packs)
+        order = Order(
+            self.model,
+            [] if self._packing.ordered else self._packing.layers,
+            lambda: weave.current() == 0,
+            torch.is_grad_enabled,
+        )
+        calls = None if self._pipeline is None else self._pipeline.begin(count, turns.packs, weave)
 
         def run(index: int) -> None:
+            if not self._packing.ordered and index == 1:  # the first, by itself, has shown the order
+                self._packing.order_by(order)
+                turns.take(self.packs)
             value = scalar(self._loss(self.model, batches[index]))
+            turns.forward_is_over(index)
             if calls is not None:
                 calls.take_state()
             value = value / count
             losses[index] = value.detach()
             (value if self._scaler is None else self._scaler.scale(value)).backward()
 
+        def last() -> int:
+            return 2 * len(turns.packs) + (calls is not None)
+
         def between(rank: int) -> None:
-            if self._update == "packs" and rank > len(packs):  # backward
+            if self._update == "packs" and rank > len(turns.packs):  # backward
                 generators.enter(count)
                 updates.update_complete()
                 generators.leave(count)
 
         try:
-            weave.run(run, count, 2 * len(packs) + (calls is not None), between)
+            weave.run(run, count, last, between)
         finally:
             if calls is not None:
                 calls.remove()
-            again.remove()
-            stops.remove()
+            turns.remove()
             order.remove()
             updates.remove()
         generators.finish()
@@ -276,9 +273,6 @@ class Harmony:
             self._pipeline.end(loss)
         self._update_all(updates)
         return loss
-
-    def _is_here(self, layer: nn.Module) -> bool:
-        return self._pipeline is None or self._pipeline.here(layer)
 
     def _update_all(self, updates: Updates) -> None:
         if self._update == "packs":

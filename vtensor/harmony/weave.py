@@ -5,7 +5,8 @@ Covers: one thread for each task, of which one runs at a time; whose turn it is;
 Leaves: where tasks stop (``stops``), what is done between turns (``trainer``).
 
 A task stops with a *rank*, which only grows. The task of the lowest rank runs, of several the first: so all are past
-one stop before any is past the next, and they pass it in their order.
+one stop before any is past the next, and they pass it in their order. One that has no stop where others have one may
+come too early to what follows, and waits for those before it.
 
 Why threads, and not coroutines: a task stops in the middle of torch's backward, which is C++ and has a stack and
 thread-local state of its own.
@@ -34,6 +35,7 @@ class _Task:
     def __init__(self, index: int, run: Callable[[int], None]) -> None:
         self.index, self.run = index, run
         self.rank = 0
+        self.has_passed: Callable[[int], bool] | None = None  # it waits until this is so of all before it
         self.go = threading.Semaphore(0)
         self.key = 0  # the core's name for its thread
         self.ended = False
@@ -58,6 +60,7 @@ class Weave:
         self._mine = threading.local()
         self._cancelled = False
         self._running: _Task | None = None
+        self._tasks: list[_Task] = []
         self._state: Any = None
         self._stream: Any = None
         self._key = 0
@@ -67,28 +70,36 @@ class Weave:
         task: _Task | None = getattr(self._mine, "task", None)
         return None if task is None else task.index
 
-    def run(self, function: Callable[[int], None], count: int, last: int, between: Callable[[int], None]) -> None:
+    def rank(self) -> int:
+        """Of the calling task."""
+        task: _Task = self._mine.task
+        return task.rank
+
+    def run(
+        self, function: Callable[[int], None], count: int, last: Callable[[], int], between: Callable[[int], None]
+    ) -> None:
         """Run the function with 0 to count - 1. Raises what one of them raised, once all have ended.
 
-        `between` is called by the calling thread with each rank from 1 to `last`, when no task stops before it any
-        more.
+        `between` is called by the calling thread with each rank from 1 to the `last`, as it is known in the end, when
+        no task stops before it any more.
         """
         self._state, self._key = self._core.TorchState(), self._core.this_thread()
         on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._stream = torch.cuda.current_stream() if on_gpu else None
-        tasks = [_Task(index, function) for index in range(count)]
+        tasks = self._tasks = [_Task(index, function) for index in range(count)]
         reached = 0
         try:
             while todo := [task for task in tasks if not task.ended]:
-                task = min(todo, key=lambda each: (each.rank, each.index))
-                for rank in range(reached + 1, task.rank + 1):
+                lowest = min(task.rank for task in todo)
+                for rank in range(reached + 1, lowest + 1):
                     between(rank)
-                reached = max(reached, task.rank)
+                reached = max(reached, lowest)
+                task = min((each for each in todo if not self._waits(each)), key=lambda each: (each.rank, each.index))
                 self._give_turn(task)
                 if task.error is not None:
                     error, task.error = task.error, None
                     raise error
-            for rank in range(reached + 1, last + 1):
+            for rank in range(reached + 1, last() + 1):
                 between(rank)
         finally:
             self._end(tasks)
@@ -101,6 +112,24 @@ class Weave:
         if rank <= task.rank:
             return
         task.rank = rank
+        self._rest(task)
+
+    def wait_for_those_before(self, has_passed: Callable[[int], bool]) -> None:
+        """The calling task stops until each one before it has passed, or has ended."""
+        task: _Task = self._mine.task
+        if self._cancelled:
+            raise _Cancelled
+        task.has_passed = has_passed
+        if self._waits(task):
+            self._rest(task)
+        task.has_passed = None
+
+    def _waits(self, task: _Task) -> bool:
+        if task.has_passed is None:
+            return False
+        return not all(one.ended or task.has_passed(one.index) for one in self._tasks[: task.index])
+
+    def _rest(self, task: _Task) -> None:
         self._generators.leave(task.index)
         self._give_back()
         self._take_turn(task)

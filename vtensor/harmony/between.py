@@ -1,0 +1,109 @@
+"""What lies between packs, in the order of the microbatches.
+
+Packs are passed in that order, and so is what follows them, as long as each microbatch stops at each pack. One that
+leaves a pack out would come to what follows before the others, and running statistics and sums of gradients would be
+others than those of the ordinary loop.
+
+Covers: waiting for those before, at modules outside of packs that have buffers, and at parameters that are not of one
+pack; refusing a module that changes its buffers and turns out to run again after a stop.
+Leaves: stops (``stops``), whose turn it is (``weave``), layers that run more than once in the first microbatch, which
+take no turns (``stops.Order``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import HarmonyError
+from .stateful import Stateful
+from .stops import Stops, in_backward
+from .weave import Weave
+
+__all__ = ["Between"]
+
+
+class Between:
+    """Hooks of one step, until :meth:`remove`."""
+
+    def __init__(self, model: nn.Module, packs: Sequence[Sequence[nn.Module]], weave: Weave, stops: Stops) -> None:
+        self._model, self._weave, self._stops = model, weave, stops
+        self._stateful = Stateful(model, [layer for layers in packs for layer in layers])
+        self._ranks: dict[tuple[int, nn.Module], int] = {}  # with which a microbatch came to a module first
+        self._calls: dict[tuple[int, nn.Module], int] = defaultdict(int)
+        self._passed: dict[Any, set[int]] = defaultdict(set)  # by module and number of its call, or by parameter
+        self._forward_over: set[int] = set()
+        self._handles: list[Any] = []
+        if len(packs) < 2:  # each microbatch runs to its end
+            return
+        for module in self._stateful.layers:
+            self._handles.append(module.register_forward_pre_hook(self._runs))
+        for module in self._stateful.others:
+            self._handles.append(module.register_forward_pre_hook(self._comes, prepend=True))
+            self._handles.append(module.register_forward_hook(self._leaves))
+        packs_of: dict[torch.Tensor, int] = defaultdict(int)
+        for layers in packs:
+            for parameter in {parameter for layer in layers for parameter in layer.parameters()}:
+                packs_of[parameter] += 1
+        for parameter in model.parameters():
+            if parameter.requires_grad and packs_of[parameter] != 1:
+                handle = parameter.register_hook(self._before_adding(parameter))  # type: ignore[no-untyped-call]
+                self._handles.append(handle)
+
+    def remove(self) -> None:
+        """The model is as it was."""
+        for handle in self._handles:
+            handle.remove()
+
+    def forward_is_over(self, microbatch: int) -> None:
+        """It runs no modules any more, but for those that run again in backward."""
+        self._forward_over.add(microbatch)
+
+    # --- forward ------------------------------------------------------------------------------------------------
+
+    def _comes(self, module: nn.Module, _args: Any) -> None:
+        current = self._weave.current()
+        if current is None or in_backward():
+            return
+        self._calls[current, module] += 1
+        passed = self._passed[module, self._calls[current, module]]
+        self._weave.wait_for_those_before(lambda one: one in passed or one in self._forward_over)
+        self._runs(module)
+
+    def _leaves(self, module: nn.Module, *_: Any) -> None:
+        current = self._weave.current()
+        if current is not None and not in_backward():
+            self._passed[module, self._calls[current, module]].add(current)
+
+    def _runs(self, module: nn.Module, *_: Any) -> None:
+        current = self._weave.current()
+        if current is None or in_backward():
+            return
+        rank = self._weave.rank()
+        first = self._ranks.setdefault((current, module), rank)
+        if rank != first and self._stateful.changed(module):
+            names = {each: name for name, each in self._model.named_modules()}
+            raise HarmonyError(
+                f"{names[module]} ran again in microbatch {current}, when others had run it meanwhile, and changes its "
+                "buffers: they would not be those of the ordinary loop. Layers that do so in the first microbatch of "
+                "all take no turns; else leave it out of layers=, or pass packs=1"
+            )
+
+    # --- backward -----------------------------------------------------------------------------------------------
+
+    def _before_adding(self, parameter: torch.Tensor) -> Callable[[torch.Tensor], None]:
+        passed = self._passed[parameter]
+
+        def wait(_gradient: torch.Tensor) -> None:
+            current = self._weave.current()
+            if current is None:
+                return
+            if not self._stops.everywhere(current):
+                self._weave.wait_for_those_before(passed.__contains__)
+            passed.add(current)
+
+        return wait

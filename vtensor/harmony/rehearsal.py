@@ -1,0 +1,50 @@
+"""Before the first step of a pipeline: one microbatch without a trace, by the first process alone.
+
+Covers: in which order layers run, where they will live, whether the loss can do without them.
+Leaves: what is to be known of the program (``pipeline.look``), where layers live (``pipeline.placement``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .again import Buffers
+from .generators import Generators
+from .packing import Packing
+from .pipeline import Pipeline
+from .stops import Order
+
+__all__ = ["rehearse"]
+
+
+def rehearse(pipeline: Pipeline, packing: Packing, model: nn.Module, loss: Callable[[], Any]) -> None:
+    """Order the packs and place them in processes; `loss` is called, and once more with layers left out.
+
+    Raises
+    ------
+    HarmonyError
+        If the loss needs more of layers in other processes than what they return.
+    """
+    generators = Generators(1)
+
+    def again() -> Any:
+        generators.enter(0)
+        with torch.no_grad(), Buffers(model):
+            return loss()
+
+    try:
+        with torch.no_grad(), Buffers(model), pipeline.look() as look:
+            order = Order(model, packing.layers)
+            try:
+                found = loss()
+            finally:
+                order.remove()
+            packing.order_by(order)
+        pipeline.place(packing.packs(), look)
+        look.check(again, found, [layer for layer in packing.layers if not pipeline.here(layer)])
+    finally:
+        generators.finish()

@@ -1,0 +1,46 @@
+"""Which modules change their buffers when they run, as BatchNorm does.
+
+Covers: the modules that may, inside of layers and outside of all; whether they did.
+Leaves: when they run (``stops``), in which order that must be (``between``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+__all__ = ["Stateful"]
+
+
+class Stateful:
+    """Of a model, as it is now.
+
+    A layer counts as one, with all that is in it; what has layers in it does not count.
+    """
+
+    def __init__(self, model: nn.Module, layers: Iterable[nn.Module]) -> None:
+        layers = list(layers)
+        inside = {module for layer in layers for module in layer.modules()}
+        outside = [module for module in model.modules() if module not in inside]
+        self.layers = [layer for layer in layers if any(module._buffers for module in layer.modules())]
+        self.others = [module for module in outside if module._buffers and inside.isdisjoint(module.modules())]
+        """What lies outside of layers, each with its own buffers only."""
+        self._parts = {layer: list(layer.modules()) for layer in self.layers} | {
+            other: [other] for other in self.others
+        }
+        self._before = {module: self._buffers(module) for module in self._parts}
+
+    def all(self) -> list[nn.Module]:
+        """Modules that have buffers."""
+        return [*self.layers, *self.others]
+
+    def changed(self, module: nn.Module) -> bool:
+        """Whether its buffers have, by whoever ran it, since this was made."""
+        before, now = self._before[module], self._buffers(module)
+        return any(one is not two or v != w for (one, v), (two, w) in zip(before, now, strict=True))
+
+    def _buffers(self, module: nn.Module) -> list[tuple[torch.Tensor | None, int]]:
+        found = [buffer for part in self._parts[module] for buffer in part._buffers.values()]
+        return [(buffer, 0 if buffer is None else buffer._version) for buffer in found]

@@ -1,0 +1,58 @@
+"""All that makes the microbatches of one step take turns.
+
+Covers: putting it on the model once packs are known, and taking it off. Until then each microbatch runs to its end.
+Leaves: what each part does (``stops``, ``between``, ``again``), whose turn it is (``weave``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from torch import nn
+
+from .again import Again
+from .between import Between
+from .stops import Stops
+from .weave import Weave
+
+__all__ = ["Turns"]
+
+
+class Turns:
+    """Of one step.
+
+    `here` says which layers are in this process, if not all are. What lies between packs is not kept in order then:
+    waiting for it would cost the overlap of processes.
+    """
+
+    def __init__(
+        self, model: nn.Module, weave: Weave, recompute: bool, here: Callable[[nn.Module], bool] | None = None
+    ) -> None:
+        self._model, self._weave, self._recompute, self._here = model, weave, recompute, here
+        self.packs: list[list[nn.Module]] = []
+        self._parts: list[Stops | Between | Again] = []
+        self._between: Between | None = None
+
+    def take(self, packs: list[list[nn.Module]]) -> None:
+        """From now on, by these packs."""
+        self.packs = packs
+        stops = Stops(packs, self._weave, self._here)
+        self._parts.append(stops)
+        if self._here is None:
+            self._between = Between(self._model, packs, self._weave, stops)
+            self._parts.append(self._between)
+        if self._recompute:
+            self._parts.append(
+                Again([each for each in itertools.chain(*packs[:-1]) if self._here is None or self._here(each)])
+            )
+
+    def forward_is_over(self, microbatch: int) -> None:
+        """Of the microbatch."""
+        if self._between is not None:
+            self._between.forward_is_over(microbatch)
+
+    def remove(self) -> None:
+        """The model is as it was."""
+        for part in reversed(self._parts):
+            part.remove()
