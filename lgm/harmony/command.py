@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 from .. import codec
@@ -44,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, progress: Callable[[str, float], None]) -> int:
     """Search, print, write."""
+    for name in ("samples", "minibatch", "devices", "layers"):
+        if (count := getattr(options, name)) is not None and count < 1:
+            raise LgmError(f"--{name} {count}: at least 1")
+    if options.output is not None and not Path(options.output).absolute().parent.is_dir():
+        raise LgmError(f"cannot write {options.output}: there is no such folder")
     profile, samples = _profile(options)
     link = parse_speed(options.link, "--link")
     machine = Machine(
@@ -79,4 +85,4 @@ def _profile(options: argparse.Namespace) -> tuple[Profile, int]:
     if options.gpu is not None:
         there = profile_of(on_gpu(trace, GPUS[options.gpu], options.numbers), options.samples, options.layers)
         profile = replace(there, update=profile.update) if options.optimizer_on == "host" else there
-    return profile, options.minibatch or options.samples
+    return profile, options.samples if options.minibatch is None else options.minibatch

@@ -155,6 +155,24 @@ def test_a_model_without_layers_runs_as_it_is(caplog: pytest.LogCaptureFixture) 
     assert torch.equal(model.weight, twin.weight)
 
 
+def test_layers_that_are_never_called_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.ModuleDict({"one": nn.Linear(8, 8)}) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer["one"](x)  # type: ignore[index]
+            return x
+
+    model = Model()
+    with caplog.at_level(logging.WARNING):
+        trainer = vtensor.Harmony(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=loss_of, microbatches=2)
+        trainer.step(torch.randn(4, 8))
+    assert "none of the layers it found is called" in caplog.text
+
+
 def test_clipping_and_scaling_wait_for_all_gradients(model: Small) -> None:
     twin = Small()
     twin.load_state_dict(model.state_dict())

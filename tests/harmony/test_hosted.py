@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import vtensor
-from vtensor import ConfigError, native
+from vtensor import ConfigError, HarmonyError, native
 from vtensor.doors import address_of
 from vtensor.harmony.hosted import where_to_update
 from vtensor.harmony.microbatches import cut
@@ -209,6 +209,19 @@ def test_what_fails_leaves_weights_where_they_are(small: None) -> None:
         assert address_of(p) == address and torch.equal(p, value)
     optimizer.zero_grad()
     trainer.step(batch())
+
+
+def test_weights_of_another_type_are_refused(small: None) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    trainer = vtensor.Harmony(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), loss=lambda m, x: m(x).sum(), microbatches=2,
+        optimizer_on="host",
+    )  # fmt: skip
+    trainer.step(torch.randn(4, 64))
+    model.double()
+    with pytest.raises(HarmonyError, match="has become one of"):
+        trainer.step(torch.randn(4, 64).double())
+    assert all(p.grad is None for p in model.parameters())
 
 
 def test_a_weight_needed_later_is_missed_as_ever(small: None) -> None:

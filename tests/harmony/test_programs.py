@@ -275,3 +275,24 @@ def test_steps_count_as_iterations_after_an_ordinary_one() -> None:
         for _ in range(4):
             trainer.step(torch.randn(16, 8))
         assert vtensor.memory_stats()["iterations"] - before == 4
+
+
+def test_states_that_come_later_stand_where_the_ordinary_loop_puts_them() -> None:
+    """A saved optimizer has them in that order."""
+    model = Stack(lambda: nn.Linear(8, 8))
+    twin = copy.deepcopy(model)
+    orders = list[list[int]]()
+    for each in (model, twin):
+        each.layers[2].requires_grad_(False)
+        optimizer = torch.optim.AdamW(each.parameters(), lr=0.01)
+        trainer = vtensor.Harmony(each, optimizer, loss=square, microbatches=2) if each is model else None
+        for step in range(2):
+            torch.manual_seed(step)
+            batch = torch.randn(8, 8)
+            if trainer is None:
+                accumulate(each, optimizer, square, list(batch.split(4)))
+            else:
+                trainer.step(batch)
+            each.layers[2].requires_grad_(True)
+        orders.append(list(optimizer.state_dict()["state"]))
+    assert orders[0] == orders[1] and len(orders[0]) == 12

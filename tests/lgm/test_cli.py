@@ -89,6 +89,14 @@ def test_fit_says_what_it_assumes_and_takes_what_it_is_given(trace: str, capsys:
         (["fit", "{trace}", "--batch", "2"], "--batch and --numbers are of what --gpu computes"),
         (["fit", "{trace}", "--link-out", "fast"], "--link-out="),
         (["harmony", "{recorded}", "--samples", "1", "--budget", "many"], "--budget="),
+        (
+            ["harmony", "{recorded}", "--samples", "4", "--minibatch", "0", "--budget", "1GiB"],
+            "--minibatch 0: at least 1",
+        ),
+        (
+            ["harmony", "{recorded}", "--samples", "4", "--budget", "1GiB", "-o", "nowhere/x.json"],
+            "there is no such folder",
+        ),
         (["analyze", "{trace}", "--budget", "many"], "not a size"),
         (["analyze", "{trace}", "--budget", "0.5", "--link", "fast"], "not a speed"),
         (["analyze", "nowhere.npz", "--budget", "0.5"], "no such file"),

@@ -23,7 +23,7 @@ import torch
 from .. import native
 from ..config import format_bytes
 from ..doors import address_of, storage_of
-from ..errors import ConfigError
+from ..errors import ConfigError, HarmonyError
 from ..lifecycle import active_config, is_enabled
 from ..logs import log
 from .host_memory import HostMemory
@@ -71,6 +71,22 @@ class Hosted:
             format_bytes(sum(p.nbytes for p in parameters)),
             f", one copy for {size} processes" if size > 1 else "",
         )
+
+    def check(self) -> None:
+        """Before a step.
+
+        Raises
+        ------
+        HarmonyError
+            If a parameter is not what it was, as after ``model.double()``: it has no room in the host's memory.
+        """
+        for p, home in self._homes.items():
+            if p.dtype != home.dtype or p.shape != home.shape:
+                raise HarmonyError(
+                    f"a parameter of {tuple(home.shape)} and {home.dtype} has become one of {tuple(p.shape)} and "
+                    f"{p.dtype} since the trainer was made, which updates it in the host's memory: make another "
+                    "trainer, or pass optimizer_on='device'"
+                )
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:

@@ -75,7 +75,9 @@ class Packing:
     def order_by(self, order: Order) -> None:
         """From now on layers are those that can take turns, in the order in which they ran."""
         found, self.layers, self.ordered = len(self.layers), order.once(), True
-        if found and not self.layers:
+        if found and not order.ran:
+            log.warning("Harmony: none of the layers it found is called, so none can take turns; layers= names others")
+        elif found and not self.layers:
             log.warning(
                 "Harmony: every layer ran more than once, or between two runs of what changes its buffers, so none can "
                 "take turns; layers= names others"

@@ -119,13 +119,18 @@ class Order:
     def _note(self, module: nn.Module, _args: Any) -> None:
         if self._watched() and not in_backward():
             self._ran.append(module)
-            if self._counted():
+            if self._counted() and module in self._layers:
                 self._count.append(module)
 
     def remove(self) -> None:
         """The model is as it was."""
         for handle in self._handles:
             handle.remove()
+
+    @property
+    def ran(self) -> bool:
+        """Whether any of the layers did."""
+        return bool(self._count)
 
     def once(self) -> list[nn.Module]:
         """Layers that ran once, in that order; those that did not run stay behind those they were behind.
@@ -138,7 +143,7 @@ class Order:
             if len(calls) > 1 and self._stateful.changed(module):
                 again.update(self._ran[calls[0] : calls[-1] + 1])
         counts = Counter(self._count)
-        found = [ran for ran in counts if ran in self._layers and counts[ran] == 1 and ran not in again]
+        found = [layer for layer in counts if counts[layer] == 1 and layer not in again]
         before: nn.Module | None = None
         for layer in self._layers:
             if layer not in counts and layer not in again:

@@ -167,8 +167,10 @@ class Harmony:
         ConfigError
             If the batch cannot be cut.
         HarmonyError
-            If the loss goes backward more than once.
+            If the loss goes backward more than once, or for what could not be as in the ordinary loop.
         """
+        if self._hosted is not None:
+            self._hosted.check()
         if self._pipeline is None:
             return self._train(batch)
         self._pipeline.check()

@@ -49,7 +49,7 @@ class Updates:
         self._parameters = [p for p in self._all if p.requires_grad]
         # Some optimizers count their steps in their groups: this is one step, however many calls it takes.
         self._options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-        self._makes_states = not optimizer.state
+        self._had_states = set(optimizer.state)
         self._missing = {p: set(range(microbatches)) for p in self._parameters}
         self._complete: list[torch.Tensor] = []
         self._done: set[torch.Tensor] = set()
@@ -88,8 +88,7 @@ class Updates:
         frozen = {p for p in self._all if not p.requires_grad and p.grad is not None}  # with one from before
         if rest or frozen or not self._done:
             self._update(rest | frozen)
-        if self._makes_states:
-            self._states_in_order()
+        self._states_in_order()
 
     def rest(self) -> set[torch.Tensor]:
         """What has a gradient, and was not updated; the average of all processes' gradients, if there are several."""
@@ -106,8 +105,9 @@ class Updates:
     def _states_in_order(self) -> None:
         """As one call for all parameters would have made them: a saved state is the same, byte for byte."""
         states = self._optimizer.state
-        made = {p: states.pop(p) for p in self._parameters if p in states}
-        states.update(made)
+        if len(states) > len(self._had_states):
+            made = {p: states.pop(p) for p in self._all if p in states and p not in self._had_states}
+            states.update(made)
 
     def _update(self, ready: set[torch.Tensor]) -> None:
         hidden = [(p, p.grad) for p in self._all if p.grad is not None and p not in ready]
