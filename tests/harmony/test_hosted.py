@@ -293,7 +293,7 @@ for step in range(3):
         optimizer.load_state_dict(states)
 trainer.gather()
 own = sum(1 for p in model.parameters() if p in optimizer.state)
-digest = hashlib.sha256()
+digest = hashlib.sha256(repr(list(optimizer.state_dict()["state"])).encode())  # and their order
 for value in (*model.parameters(), *(s for p in model.parameters() for s in optimizer.state[p].values())):
     digest.update(value.detach().numpy().tobytes())
 os.write(1, f"digest {rank} {digest.hexdigest()}\\n".encode())

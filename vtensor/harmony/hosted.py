@@ -131,6 +131,8 @@ class Hosted:
                 for p in group["params"]:
                     if p in self._owners:
                         share_state(self._neighbours.mail, self._optimizer, p, self._owners[p])
+                    elif (state := self._optimizer.state.pop(p, None)) is not None:  # in the order of one process
+                        self._optimizer.state[p] = state
 
     def _move(self, p: torch.Tensor, gradient: torch.Tensor) -> None:
         home, there = self._homes[p], torch.device("cpu")
