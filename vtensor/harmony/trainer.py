@@ -65,8 +65,8 @@ class Harmony:
         How many packs; default: as few as the budget of :func:`vtensor.enable` allows, of about the same size. Without
         a budget each layer is one.
     layers
-        Names of the modules that take turns, as of ``model.named_modules()``; default: found. What runs more than once in
-        the first microbatch takes none, nor what runs before something that changes its buffers runs again.
+        Names of the modules that take turns, as of ``model.named_modules()``; default: found. What runs more than once
+        in the first microbatch takes none, nor what runs before something that changes its buffers runs again.
     recompute
         True: a layer keeps its input only, and runs again in backward (as by ``torch.utils.checkpoint``; layers must do
         the same when run twice, so pass ``use_cache=False`` to transformers' models). False: what is kept, copied or
