@@ -44,9 +44,9 @@ class Stops:
         self._stopped: dict[int, set[int]] = defaultdict(set)  # at which packs a microbatch stops, either way
         last = len(packs) - 1
         for k, layers in enumerate(packs):
-            for layer in (
-                layers if here is None else filter(here, layers)
-            ):  # a microbatch may leave out the first or the last
+            for layer in layers:  # a microbatch may leave out the first or the last
+                if here is not None and not here(layer):
+                    continue
                 if k > 0:  # before hooks of others, which may set what a forward reads
                     self._handles.append(layer.register_forward_pre_hook(self._before(k), prepend=True))
                 if k < last:

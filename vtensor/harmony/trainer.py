@@ -229,18 +229,15 @@ class Harmony:
             # Packs count collectives, and budgets may differ.
             self._packing.budget = self._replicas.least(active_config().budget if is_enabled() else 0)
         turns = Turns(self.model, weave, self._recompute, None if self._pipeline is None else self._pipeline.here)
+        order: Order | None = None
         if self._packing.ordered:
             turns.take(self.packs)
-        order = Order(
-            self.model,
-            [] if self._packing.ordered else self._packing.layers,
-            lambda: weave.current() == 0,
-            torch.is_grad_enabled,
-        )
+        else:  # the first microbatch, by itself, shows the order
+            order = Order(self.model, self._packing.layers, lambda: weave.current() == 0, torch.is_grad_enabled)
         calls = None if self._pipeline is None else self._pipeline.begin(count, turns.packs, weave)
 
         def run(index: int) -> None:
-            if not self._packing.ordered and index == 1:  # the first, by itself, has shown the order
+            if order is not None and index == 1:
                 self._packing.order_by(order)
                 turns.take(self.packs)
             value = scalar(self._loss(self.model, batches[index]))
@@ -266,10 +263,11 @@ class Harmony:
             if calls is not None:
                 calls.remove()
             turns.remove()
-            order.remove()
+            if order is not None:
+                order.remove()
             updates.remove()
         generators.finish()
-        if not self._packing.ordered:
+        if order is not None and count == 1:
             self._packing.order_by(order)
         loss = total([losses[index] for index in range(count)])
         if self._pipeline is not None:
