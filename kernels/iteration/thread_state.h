@@ -26,10 +26,10 @@ struct Frame {
   bool draws = false;  // random numbers
 };
 
-// An operation that is seen (recipes.h), while it runs.
 // Whether code of the user's runs within an operation: what is made there is not the operation's.
 enum class Others : std::uint8_t { none, may_run, ran };
 
+// An operation that is seen (recipes.h), while it runs.
 struct Seen {
   std::uint32_t first_row = kNone;  // where it is recorded
   std::size_t frame = kNone;      // of the outermost operation torch itself cannot look into; kNone: none runs

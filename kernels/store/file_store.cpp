@@ -147,7 +147,7 @@ class FileStore final : public HostStore {
 }  // namespace
 
 std::unique_ptr<HostStore> make_file_store(Bytes slot_bytes, Bytes capacity_bytes, const std::string& directory) {
-  const auto slots = std::min<std::size_t>(capacity_bytes / slot_bytes, Lent::kFirst / 4);
+  const std::size_t slots = HostStore::slots_in(capacity_bytes, slot_bytes);
   return std::make_unique<FileStore>(slot_bytes, slots, directory);
 }
 

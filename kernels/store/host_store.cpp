@@ -9,6 +9,10 @@
 
 namespace vt {
 
+std::size_t HostStore::slots_in(Bytes capacity_bytes, Bytes slot_bytes) {
+  return std::min<std::size_t>(capacity_bytes / slot_bytes, Lent::kFirst / 4);
+}
+
 Status HostStore::acquire_beyond(SlotId* slot) {
   return beyond_.take(slot) ? kOk : Status{Code::host_full, "mmap", errno};
 }
@@ -124,14 +128,10 @@ class RamStore final : public HostStore {
   Address base_ = 0;
 };
 
-std::size_t slots_in(Bytes capacity_bytes, Bytes slot_bytes) {
-  return std::min<std::size_t>(capacity_bytes / slot_bytes, Lent::kFirst / 4);
-}
-
 }  // namespace
 
 std::unique_ptr<HostStore> make_ram_store(Bytes slot_bytes, Bytes capacity_bytes, Pinning pinning) {
-  return std::make_unique<RamStore>(slot_bytes, slots_in(capacity_bytes, slot_bytes), std::move(pinning));
+  return std::make_unique<RamStore>(slot_bytes, HostStore::slots_in(capacity_bytes, slot_bytes), std::move(pinning));
 }
 
 }  // namespace vt

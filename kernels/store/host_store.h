@@ -23,6 +23,9 @@ class HostStore {
   HostStore(const HostStore&) = delete;
   HostStore& operator=(const HostStore&) = delete;
 
+  // How many slots such a store has; fewer where numbers would run out (beyond.h, lent.h).
+  static std::size_t slots_in(Bytes capacity_bytes, Bytes slot_bytes);
+
   // Takes a free slot. host_full when `capacity` slots are taken or the disk has no room; nothing changed then.
   virtual Status acquire(SlotId* slot) = 0;
   // Takes one all the same, in RAM. host_full when the system has no memory left.
