@@ -1,9 +1,9 @@
 """``make gpu-check``: what must be seen on a GPU, the most valuable first.
 
 In this order: programs (tests/gpu/test_gpu.py); ResNet-50 and GPT-2 in fp32 at half of plain torch's peak, beside
-what else people use, every way capped to the same bytes; what mapping and copying cost; then the other models, budgets
-and bf16. Each row is in its result file as soon as it is there. A call ends after --seconds (and the row it is at);
-the next goes on where it ended, until all is there.
+what else people use most, every way capped to the same bytes; what mapping and copying cost; then the other models,
+bf16 and the other budgets; at the end the other ways. Each row is in its result file as soon as it is there. A call
+ends after --seconds (and the row it is at); the next goes on where it ended, until all is there.
 
 ``--device cpu --small`` runs the same code without a GPU, to see that it runs; its figures mean nothing.
 """
@@ -11,6 +11,7 @@ the next goes on where it ended, until all is there.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from pathlib import Path
 import torch
 
 from ..record import RESULTS
-from .compare import Comparison
+from .compare import Comparison, all_ways
 from .costs import costs, packing
 from .kept import Kept
 from .models import BLOCKS, models
@@ -30,13 +31,19 @@ from .models import BLOCKS, models
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("programs", "models", "costs")
 _PROGRAMS = 300  # seconds: one that hangs must not take the rest of the call
+_AT_ONCE = 8  # of the programs' processes: each has a context of its own, of half a gigabyte
 _FIRST = (("resnet50", "fp32", 0.5), ("gpt2", "fp32", 0.5))
+_MOST_USED = ("vtensor plan", "checkpoint per block", "checkpoint per block, rest on the host", "save_on_cpu, fair")
+
+Wanted = tuple[str, str, float, tuple[str, ...]]
 
 
-def order(names: list[str], dtypes: list[str]) -> list[tuple[str, str, float]]:
-    """Models, number formats and budgets, the most valuable first."""
-    chosen = [(name, dtype, share) for dtype in dtypes for share in (0.5, 0.35, 0.75) for name in names]
-    return [one for one in _FIRST if one in chosen] + [one for one in chosen if one not in _FIRST]
+def order(names: list[str], dtypes: list[str]) -> list[Wanted]:
+    """Models, number formats, budgets and ways, the most valuable first."""
+    chosen = [(name, dtype, share) for share in (0.5, 0.35, 0.75) for dtype in dtypes for name in names]
+    chosen = [one for one in _FIRST if one in chosen] + [one for one in chosen if one not in _FIRST]
+    rest = tuple(way for way in all_ways() if way not in _MOST_USED)
+    return [(*one, ways) for ways in (_MOST_USED, rest) for one in chosen]
 
 
 class Check:
@@ -75,19 +82,21 @@ class Check:
         given = self.given
         made: dict[tuple[str, str], Comparison] = {}
         steps: list[Callable[[], bool]] = []
-        for name, dtype, share in order(given.model or list(BLOCKS), given.dtype or ["fp32", "bf16"]):
+        for name, dtype, share, ways in order(given.model or list(BLOCKS), given.dtype or ["fp32", "bf16"]):
             if (name, dtype) not in made:
                 chunk = "64KiB" if given.small else None
                 made[name, dtype] = Comparison(
                     self.models, name, models(given.small)[name], given.device, dtype, chunk, self.in_time
                 )
-            steps.append(partial(made[name, dtype].run, share))
+            steps.append(partial(made[name, dtype].run, share, ways))
         return steps
 
     def run_programs(self) -> bool:
         if "programs" in self.programs:
             return True
         tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_gpu.py"]
+        if importlib.util.find_spec("xdist"):
+            tests += ["-n", str(min(os.cpu_count() or 1, _AT_ONCE))]
         try:
             done = subprocess.run(tests, cwd=ROOT, check=False, capture_output=True, text=True, timeout=_PROGRAMS)
         except subprocess.TimeoutExpired as hung:

@@ -10,7 +10,7 @@ remains.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch._dynamo.exc import TorchDynamoException
@@ -25,13 +25,17 @@ from vtensor.planning import newest_plan
 from ..record import Row
 from .kept import Kept
 from .models import Make
-from .training import TIMED, WARM, Run, capped, clear, driver_bytes
+from .training import TIMED, WARM, Run, capped, clear, driver_bytes, made_once
 from .ways import PEERS, NotSupportedError
 
-__all__ = ["Comparison"]
+__all__ = ["Comparison", "all_ways"]
 
 MIB = 1 << 20
-POLICIES = ("plan", "lru")
+
+
+def all_ways() -> list[str]:
+    """Of training at the same bytes: ours, then others'."""
+    return ["vtensor plan", "vtensor lru", *PEERS]
 
 
 class Comparison:
@@ -43,22 +47,22 @@ class Comparison:
     def __init__(
         self, kept: Kept, name: str, make: Make, device: str, dtype: str, chunk: str | None, in_time: Callable[[], bool]
     ) -> None:
-        self.kept, self.name, self.make, self.device, self.dtype = kept, name, make, device, dtype
+        self.kept, self.name, self.device, self.dtype = kept, name, device, dtype
+        self.make = made_once(make)
         self.chunk, self.in_time = chunk, in_time
         self.plain: Run | None = None
         self.peak = self.beside = 0
 
-    def missing(self, share: float) -> list[str]:
-        """Ways that have no row yet."""
-        ways = [f"vtensor {policy}" for policy in POLICIES] + list(PEERS)
+    def missing(self, share: float, ways: Sequence[str]) -> list[str]:
+        """Those of `ways` that have no row yet."""
         return [way for way in ways if self.key(share, way) not in self.kept]
 
     def key(self, share: float, way: str) -> str:
         return f"{self.name} {self.dtype} {share:.0%} {way}"
 
-    def run(self, share: float) -> bool:
+    def run(self, share: float, ways: Sequence[str]) -> bool:
         """The rows of one budget that are not there yet; whether all are there now."""
-        for way in self.missing(share):
+        for way in self.missing(share, ways):
             if not self.in_time():
                 return False
             if self.plain is None:

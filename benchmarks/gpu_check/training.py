@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import statistics
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -16,7 +18,7 @@ from vtensor.planning import wait_for_plan
 from .models import BLOCKS, Make
 from .ways import Way
 
-__all__ = ["TIMED", "WARM", "Run", "capped", "clear", "driver_bytes"]
+__all__ = ["TIMED", "WARM", "Run", "capped", "clear", "driver_bytes", "made_once"]
 
 WARM, TIMED = 6, 5
 
@@ -36,8 +38,8 @@ class Run:
         self, name: str, make: Make, device: str, autocast: bool, way: Way | None = None, share: float = 1.0
     ) -> None:
         way = way or Way()
-        torch.manual_seed(0)
         model, inputs = make()
+        torch.manual_seed(0)
         module = way.prepare(model, BLOCKS[name], share)
         model.to(device).train()
         inputs = {key: value.to(device) for key, value in inputs.items()}
@@ -69,6 +71,19 @@ class Run:
     def is_same(self, other: Run) -> bool:
         pairs = zip(self.state + self.losses, other.state + other.losses, strict=True)
         return all(torch.equal(a, b) for a, b in pairs)
+
+
+def made_once(make: Make) -> Make:
+    """The same model and batch, without the seconds that filling them with random numbers takes each time."""
+    made: list[Any] = []
+
+    def again() -> Any:
+        if not made:
+            torch.manual_seed(0)
+            made.extend(make())
+        return copy.deepcopy(made[0]), made[1]
+
+    return again
 
 
 def _host_waits() -> int:

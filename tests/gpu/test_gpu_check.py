@@ -73,8 +73,8 @@ def test_the_next_call_goes_on(
     first = kept(tmp_path)
     assert list(first) == [
         f"gpt2 fp32 {each}"
-        for each in ("100% plain torch", "100% vtensor, room to spare", "50% vtensor plan", "50% vtensor lru",
-                     "50% checkpoint per block")
+        for each in ("100% plain torch", "100% vtensor, room to spare", "50% vtensor plan",
+                     "50% checkpoint per block", "50% checkpoint per block, rest on the host")
     ]  # fmt: skip
     assert "call again" in capsys.readouterr().out
     check(tmp_path, rows=4)
@@ -137,9 +137,11 @@ def test_other_errors_end_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_most_valuable_comes_first() -> None:
     found = command.order(list(BLOCKS), ["fp32", "bf16"])
-    assert found[:2] == [("resnet50", "fp32", 0.5), ("gpt2", "fp32", 0.5)]
-    assert len(found) == len(set(found)) == 4 * 2 * 3
-    assert command.order(["vit"], ["bf16"]) == [("vit", "bf16", 0.5), ("vit", "bf16", 0.35), ("vit", "bf16", 0.75)]
+    assert [one[:3] for one in found[:2]] == [("resnet50", "fp32", 0.5), ("gpt2", "fp32", 0.5)]
+    assert found[0][3][0] == "vtensor plan"
+    places = [(*one, way) for *one, ways in found for way in ways]
+    assert len(places) == len(set(places)) == 4 * 2 * 3 * len(compare.all_ways())
+    assert [one[2] for one in command.order(["vit"], ["bf16"])] == [0.5, 0.35, 0.75] * 2
 
 
 def test_make_calls_what_is_there() -> None:
