@@ -10,6 +10,7 @@ demo: $(STAMP)
 	$(BIN)/vtensor demo
 
 # Tests compute with one thread each, so that several run at once; those that are about all cores, or about time, come alone.
+test: export CXXFLAGS ?= -Wall -Wextra -Werror
 test: $(STAMP) lint sanitize
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not long and not alone" --durations 15
 	$(BIN)/python -m pytest -m "alone and not long"

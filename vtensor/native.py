@@ -6,7 +6,7 @@ Leaves: where builds are kept, and whether they may be trusted (``cache``); ever
 core is compiled here, and not shipped as a binary, because it includes torch's C++ headers and so fits exactly one
 torch build; that takes half a minute, once (``vtensor build`` does it ahead of time).
 
-Environment: ``CXX`` (the compiler).
+Environment: ``CXX`` (the compiler), ``CXXFLAGS`` (what it is given beside ours).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,10 +32,10 @@ from .cache import cache_dir, check_ours, make_private
 from .cuda_headers import cuda_include
 from .errors import BuildError
 
-__all__ = ["build", "compiler", "is_cuda", "library_path", "load", "sources_dir", "unit_text", "units"]
+__all__ = ["build", "compiler", "flags", "is_cuda", "library_path", "load", "sources_dir", "unit_text", "units"]
 
 _NAME = "_vtensor_native"
-FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-Wall", "-Wextra", "-Werror"]
+_FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG"]  # no -Werror: compilers will warn of more
 _SEAMS = ("python", "torch")  # folders whose files include Python's or torch's headers
 _SECONDS = 60.0  # of one core for all of it (measured: g++ 12 on an Intel Xeon; each file by itself: 140)
 _LONGEST = 20.0  # seconds for the unit that takes longest
@@ -63,6 +64,11 @@ def compiler() -> str | None:
             raise BuildError(f"CXX={asked}: there is no such program (one name or path, without arguments)")
         return found
     return next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
+
+
+def flags() -> list[str]:
+    """What the compiler is given: ours, then ``$CXXFLAGS``."""
+    return [*_FLAGS, *shlex.split(os.environ.get("CXXFLAGS", ""))]
 
 
 def is_cuda(source: Path) -> bool:
@@ -102,7 +108,7 @@ def library_path() -> Path:
     """Where the compiled core for this torch, this Python and these sources is kept."""
     import torch
 
-    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    digest = hashlib.sha256(" ".join(flags()).encode())
     for source in sorted(sources_dir().glob("*/*.[ch]*")):
         digest.update(source.name.encode() + source.read_bytes())
     abi = int(torch.compiled_with_cxx11_abi())
@@ -156,10 +162,10 @@ def build(target: Path) -> None:
         raise BuildError(
             "vtensor needs a C++20 compiler and found none. Install one, e.g. 'apt install g++', or set CXX."
         )
-    flags = [*FLAGS, f"-I{sources_dir()}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    given = [*flags(), f"-I{sources_dir()}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     cuda = _cuda_include()
     if cuda:
-        flags.append("-DVT_CUDA")
+        given.append("-DVT_CUDA")
     include = [f"-isystem{path}" for path in (*torch_include(), python_include(), *cuda)]
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
 
@@ -167,7 +173,7 @@ def build(target: Path) -> None:
             unit = Path(scratch) / f"{number}.cpp"
             unit.write_text(unit_text(files))
             seam = files[0].parent.name in _SEAMS or is_cuda(files[0])
-            _run([cxx, *flags, *(include if seam else []), "-c", str(unit), "-o", f"{unit}.o"])
+            _run([cxx, *given, *(include if seam else []), "-c", str(unit), "-o", f"{unit}.o"])
             return f"{unit}.o"
 
         sources = [source for source in sources_dir().glob("*/*.cpp") if cuda or not is_cuda(source)]

@@ -19,7 +19,7 @@ c10::Device device_of(const at::RecordFunction& function) {
 }  // namespace
 
 at::Generator generator_now(const at::RecordFunction& function, const Traits& traits) {
-  const c10::IValue& given = function.inputs()[traits.generator];
+  const c10::IValue given = function.inputs()[traits.generator];
   if (given.isGenerator()) return copy_of(given.toGenerator());
   const c10::Device device = device_of(function);
   return device.is_cpu() || device.is_cuda() ? copy_of(at::globalContext().defaultGenerator(device)) : at::Generator();

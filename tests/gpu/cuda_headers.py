@@ -42,7 +42,7 @@ def check(torch_include: Path) -> None:
         sources = [source for source in kernels.glob("*/*.cpp") if native.is_cuda(source)]
         assert sources, "no sources were found"
         for unit in native.units(sources, workers=1):
-            command = [compiler, *native.FLAGS, "-DVT_CUDA", "-fsyntax-only", f"-I{kernels}", *include, "-xc++", "-"]
+            command = [compiler, *native.flags(), "-DVT_CUDA", "-fsyntax-only", f"-I{kernels}", *include, "-xc++", "-"]
             text = native.unit_text(unit)
             done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{unit}:\n{done.stderr[-4000:]}"
