@@ -1,6 +1,7 @@
 #include "torch/torch_shelves.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <chrono>
 #include <thread>
