@@ -1,16 +1,24 @@
 """Which physical chunk each vTensor has, all its life and in every iteration: no address need be led elsewhere then.
 
-On a GPU leading an address to another chunk takes as long as a kernel (36 us and 25 us on an H100), while addresses are
-plentiful: many may lead to one chunk. A vTensor that finds its own chunk free whenever it is born or comes back need
-not be mapped at all. So chunks are given out like registers: who is there at the same time has different ones, who is
-not may share one. On a line intervals can always be coloured so; on a circle, for lives of several stays, they cannot,
-but the longest first, each in the first chunk that is free for all of its stays, leaves hardly any without.
+On a GPU leading an address to another chunk takes as long as a kernel (on an H100 22 us for each chunk, and about 80
+for each call while copies go on), while addresses are plentiful: many may lead to one chunk. A vTensor that finds its
+own chunk free whenever it is born or comes back need not be mapped at all. So chunks are given out like registers: who
+is there at the same time has different ones, who is not may share one. On a line intervals can always be coloured so;
+on a circle, for lives of several stays, they cannot, but the longest first, each in the first chunk that is free for
+all of its stays, leaves hardly any without.
 
-Covers: the stays of every vTensor as the simulator has them, and a chunk for each that has one free throughout.
+A plan asks for a copy in as early as it may begin, and the lane makes it wait for others. The host, which is ahead of
+the device, would then take the chunk before whoever sits there is gone. So each chunk is asked for with the operation
+during which its copy begins: the seat is free by then, and the device does the same at the same time.
+
+Covers: the stays of every vTensor as the simulator has them, a chunk for each that has one free throughout, and with
+which operation each comes back.
 Leaves: what happens where time passes otherwise (``kernels/iteration/seating.h``: a seat is a wish).
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,31 +26,39 @@ from numpy.typing import NDArray
 from .lanes import Timeline
 from .lifetimes import Gaps
 from .model import Bools, Floats, Ints, Plan
+from .prefetch import Arrivals
 from .schedule import Moves, moves_of_plan
 from .simulate import run_plan
 
-__all__ = ["seats"]
+__all__ = ["Seats", "seats"]
 
-_WITHOUT = 0.005  # of the vTensors: each takes the seat of another, which has to look for another in its turn
+# Of the vTensors: each takes the seat of another, which has to look for another in its turn. On iterations of an H100
+# at half of their peak up to 3 % had none, and without any seats steps took up to a fifth longer.
+_WITHOUT = 0.05
 
 
-def seats(plan: Plan) -> tuple[Ints, Ints]:
-    """A chunk for each vTensor of the iteration as recorded. Time grows as tensors x chunks x operations / 64.
+class Seats(NamedTuple):
+    """Of the iteration as recorded."""
+
+    first: Ints
+    """[m + 1] Where the vTensors of each recorded tensor begin."""
+    chunk: Ints
+    """[first[m]] Numbers below the budget's chunks, the lowest the busiest; -1 for what found none free throughout.
+    Where many found none, nobody has one: they would sit on the others'."""
+    arrivals: Arrivals
+    """The plan's copies in, each asked for when its seat is free; tensors and rows of the plan's trace."""
+
+
+def seats(plan: Plan) -> Seats:
+    """A chunk for each vTensor. Time grows as tensors x chunks x operations / 64.
 
     What is dropped and made again has one for both of its lives: it keeps its address.
-
-    Returns
-    -------
-    first : [m + 1]
-        Where the vTensors of each recorded tensor begin.
-    chunk : [first[m]]
-        Numbers below the budget's chunks, the lowest the busiest; -1 for what found none free throughout. Where more
-        than a few found none, nobody has one: they would sit on the others', and a plan took 4 % longer than without.
     """
+    stays = _Stays(plan)
     chunks = plan.recorded.chunks
     first = np.concatenate([[0], np.cumsum(chunks)])
     chunk = np.full(int(first[-1]), -1, dtype=np.int64)
-    alike = _alike(plan)
+    alike = _alike(stays)
     without = 0
     longest_first = sorted(alike, key=lambda one: -int(one[2].sum()))
     taken = np.zeros((plan.device.budget_chunks, len(_packed(alike[0][2])) if alike else 0), dtype=np.uint64)
@@ -55,7 +71,7 @@ def seats(plan: Plan) -> tuple[Ints, Ints]:
             without += len(which) - len(free)
     if without > _WITHOUT * len(chunk):
         chunk[:] = -1
-    return first, chunk
+    return Seats(first, chunk, stays.arrivals())
 
 
 def _packed(moments: Bools) -> NDArray[np.uint64]:
@@ -71,6 +87,7 @@ class _Stays:
         self.plan = plan
         life, self.moves = moves_of_plan(plan)
         prediction, self.line = run_plan(plan.trace, plan.device, life, self.moves)
+        self.back = _copies_begin(self.line, self.moves)
         self.length = prediction.step_seconds
         self.begin = np.array(self.line.begin)
         self.end = self.begin + plan.trace.op_ns / 1e9
@@ -83,7 +100,7 @@ class _Stays:
     def _away(self, gaps: Gaps) -> dict[tuple[int, int], list[tuple[float, float]]]:
         trace, moves = self.plan.trace, self.moves
         away: dict[tuple[int, int], list[tuple[float, float]]] = {}
-        left, back = _copies_end(self.line, moves), _copies_begin(self.line, moves)
+        left, back = _copies_end(self.line, moves), self.back
         asked = self.begin - np.array(self.line.wait)
         for k, g in enumerate(moves.out_gap.tolist()):
             t, stop = int(gaps.tensor[g]), int(gaps.stop[g])
@@ -111,6 +128,25 @@ class _Stays:
             return np.asarray((self.cuts >= a) & (self.cuts < b))
         return np.asarray((self.cuts >= a) | (self.cuts < b))
 
+    def arrivals(self) -> Arrivals:
+        """Those of the plan, each asked for with the operation during which its copy begins."""
+        moves, began = self.moves, np.round(self.begin * 1e9)
+        asked: list[tuple[int, float, int, int, int]] = []  # row, seconds, tensor, first, last
+        for k, g in enumerate(moves.in_gap.tolist()):
+            earliest, need = int(moves.in_op[k]), int(moves.in_need[k])
+            latest = need if earliest <= need else len(began) - 1
+            for c in range(int(moves.in_first[k]), int(moves.in_last[k])):
+                at = self.back.get((g, c), 0.0)  # one that waits across the turn is asked for as planned
+                during = int(np.searchsorted(began, round(at * 1e9), "right")) - 1
+                row = min(max(during, earliest), latest)
+                if asked and asked[-1][0] == row and asked[-1][2:] == (int(self.plan.in_tensor[k]), asked[-1][3], c):
+                    asked[-1] = (*asked[-1][:4], c + 1)
+                else:
+                    asked.append((row, at, int(self.plan.in_tensor[k]), c, c + 1))
+        asked.sort()
+        rows = np.array([(row, *rest) for row, _, *rest in asked], dtype=np.int64).reshape(-1, 4)
+        return Arrivals(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
+
     def alive(self, t: int) -> Bools:
         """[moments] Whether a tensor of the plan is."""
         trace = self.plan.trace
@@ -122,9 +158,10 @@ class _Stays:
         return self.moments(since, until - since + (self.length if trace.wraps[t] else 0.0))
 
 
-def _alike(plan: Plan) -> list[tuple[int, Ints, Bools]]:
+def _alike(stays: _Stays) -> list[tuple[int, Ints, Bools]]:
     """Recorded tensors, those of their vTensors that have chunks at the same moments, and at which."""
-    trace, stays = plan.trace, _Stays(plan)
+    plan = stays.plan
+    trace = plan.trace
     of = np.arange(trace.tensors) if plan.remaking is None else plan.remaking.tensor
     moving = {int(of[t]) for t, _ in stays.away}
     here: dict[tuple[int, int], Bools] = {}  # (recorded tensor, vTensor of it); one for all where none of it moves

@@ -77,9 +77,11 @@ def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
         "away_last": away[:, 2],
     }
     if module.ordered():  # where leading an address to another chunk costs more than a kernel
-        first, chunk = seats(plan)
-        if (chunk >= 0).any():
-            moves |= {"seat_first": first, "seat_chunk": chunk}
+        seated = seats(plan)
+        if (seated.chunk >= 0).any():
+            back = seated.arrivals
+            moves |= {"seat_first": seated.first, "seat_chunk": seated.chunk}
+            moves |= {"in_op": back.op, "in_tensor": of[back.tensor], "in_first": back.first, "in_last": back.last}
             keep[:] = 0  # addresses lead to their chunks without keeping those from others
     if again is not None:
         drops, makes = again.drop_tensor, again.make_tensor

@@ -14,10 +14,11 @@ void seat(Range& range, std::span<const ChunkId> chunks) {
   range.seated = !chunks.empty();
 }
 
-bool is_home(const Range& range) {
-  return range.seated && std::all_of(&range.parts[0], &range.parts[0] + range.chunks, [](const VTensor& part) {
-           return part.seat == kNone || part.seat == part.chunk;
-         });
+std::uint32_t in_seat(const Range& range) {
+  if (!range.seated) return 0;
+  return static_cast<std::uint32_t>(std::count_if(&range.parts[0], &range.parts[0] + range.chunks, [](const VTensor& part) {
+    return part.seat == kNone || part.seat == part.chunk;
+  }));
 }
 }  // namespace
 
@@ -35,7 +36,7 @@ Status Allocation::make(Lock& lock, Bytes bytes, const char* operation, Lane str
     const Status status = build(lock, chunks, operation, stream, wanted, &range);
     if (!status.ok()) return status;
   }
-  range->in_seat = is_home(*range);
+  range->in_seat = in_seat(*range);
   mappings_.begin(*range, stream);
   const std::uint32_t missing = roster_.begin(*range, bytes);
   // Three quarters: early enough that the first eviction finds its operations observed and their uses dated.

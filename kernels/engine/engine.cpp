@@ -97,6 +97,7 @@ void Engine::finish_if_drained(Lock& lock) {
   kind_.slots->trim();
   pool_.trim();
   if (!ranges_.close().ok() || driver_->live().chunks > 0) fatal("an emptied engine still holds memory");
+  ground_.stopwatch = nullptr;
   driver_.reset();
   store_.reset();
   drained_ = true;

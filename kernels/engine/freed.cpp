@@ -82,14 +82,17 @@ Range* Freed::take(std::uint32_t chunks) {
 
 Range* Freed::take_home(const Wish& wish) {
   Range* range = wish.before;
-  const std::size_t count = wish.chunks.size();
-  if (range != nullptr && range->life == Life::former && range->chunks == count && !range->pinned() &&
-      pool_.held() + count <= pool_.capacity() &&
-      std::equal(wish.chunks.begin(), wish.chunks.end(), &range->parts[0], [this](ChunkId wanted, const VTensor& part) {
-        return part.mapped != kNone && wanted == part.mapped && pool_.may_take(part.mapped);
-      })) {
-    formers_.take(range);
-    return range;
+  if (range != nullptr && range->life == Life::former && range->chunks == wish.chunks.size() && !range->pinned()) {
+    std::uint32_t free = 0;
+    for (std::uint32_t i = 0; i < range->chunks; ++i) {
+      const ChunkId leads_to = range->parts[i].mapped;
+      free += leads_to != kNone && leads_to == wish.chunks[i] && pool_.may_take(leads_to);
+    }
+    const bool as_it_is = free == range->chunks && pool_.held() + free <= pool_.capacity();
+    if (as_it_is || (mostly(free, *range) && !mappings_.in_use(*range))) {  // else none of it can lead elsewhere yet
+      formers_.take(range);
+      return range;
+    }
   }
   sweep();  // a new one will be made
   return nullptr;

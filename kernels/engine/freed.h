@@ -41,8 +41,8 @@ class Freed {
   // none.
   Range* take(std::uint32_t chunks);
 
-  // The addresses that lead to the chunks that are wanted, if those are free: nothing need be mapped then. nullptr if they are
-  // not, or if they are another's by now.
+  // The addresses that lead to the chunks that are wanted, if most of those are free: little need be mapped then. nullptr if they
+  // are not, or if they are another's by now.
   Range* take_home(const Wish& wish);
   // From now on freed ranges are former ones, never cached: addresses that lead to so many chunks are kept, and the chunks are
   // free for whoever wants just those.

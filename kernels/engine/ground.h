@@ -18,6 +18,7 @@
 #include "memory/counters.h"
 #include "memory/policy.h"
 #include "memory/range.h"
+#include "order/stopwatch.h"
 
 namespace vt {
 
@@ -56,6 +57,8 @@ struct Ground {
   std::size_t standing = 0;       // threads inside a call that have let go of the lock
   std::atomic<Tick> clock{1};     // counts operations; ticked and read without the lock
   std::atomic<bool> pressed{false};  // something had to leave, or nearly; read without the lock
+
+  Stopwatch* stopwatch = nullptr;  // where the device waits: calls into the engine are no part of what rows take
 
   std::atomic<std::uint64_t> steps{0};  // calls that ended, copies that are done: something goes on; read without the lock
 
@@ -96,8 +99,13 @@ struct Ground {
 
 // A call into the engine: holds the lock, and is a step when it ends.
 struct Call {
-  Call(std::mutex& mutex, Ground& on) : lock(mutex), ground(on) {}
-  ~Call() { ground.step(); }
+  Call(std::mutex& mutex, Ground& on) : lock(mutex), ground(on) {
+    if (ground.stopwatch != nullptr) ground.stopwatch->pause();
+  }
+  ~Call() {
+    if (ground.stopwatch != nullptr) ground.stopwatch->resume();
+    ground.step();
+  }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 

@@ -12,6 +12,7 @@ Kind choose_kind(Ground& ground, RangeTable& ranges, Roster& roster, ChunkPool& 
   Kind kind;
   if (OrderedDriver* device = ground.driver.ordered()) {
     kind.fences = std::make_unique<Fences>(*device);
+    ground.stopwatch = &kind.fences->order().stopwatch();
     auto mappings = std::make_unique<OrderedMappings>(ground, *device, *kind.fences, pool, chunks);
     kind.slots = std::make_unique<OrderedSlots>(ground, *device, roster, store, *kind.fences, *mappings);
     kind.moves = std::make_unique<OrderedMoves>(ground, ranges, roster, chunks, pool, copies, *kind.fences, *mappings,

@@ -32,7 +32,8 @@ bool OrderedMappings::take_former(const Range& range, std::uint32_t index, bool 
   // is about to want. Any other would be the next tensor's, which had to look for another in its turn.
   ChunkId seat = range.parts[index].seat;
   for (int hops = 0; seat != kNone && hops < kHops; ++hops, seat = chunks_.seat_of_holder(seat)) {
-    if (!pool_.take(seat, true)) continue;
+    // The plan says that the copy of whom it wants there has ended by then; of another it says nothing.
+    if (!pool_.take(seat, chunks_.seat_of_holder(seat) == seat)) continue;
     *chunk = seat;
     return true;
   }

@@ -37,7 +37,7 @@ class Seating {
   Wish wish(std::uint32_t tensor) const;
   // It was.
   void born(std::uint32_t tensor, Range& range) {
-    if (!none() && range.in_seat) before_[tensor] = &range;
+    if (!none() && mostly(range.in_seat, range)) before_[tensor] = &range;
   }
 
  private:

@@ -71,11 +71,14 @@ struct Range {
   Fence others;                            // uses by other streams before it
   std::vector<Ticket::Lane> recorded;      // streams that may use it until it is freed
   bool seated = false;                     // its vTensors have seats (engine/seats.h)
-  bool in_seat = false;                    // when it was allocated each of them sat there
+  std::uint32_t in_seat = 0;               // how many of them sat there when it was allocated
   Range* maker = nullptr;                  // where it was made when it was made again last: those addresses led where these do
 
   bool pinned() const noexcept { return pins.load() != 0 || part_pins != 0; }
 };
+
+// Whether so many are more than half of its vTensors.
+inline bool mostly(std::uint32_t count, const Range& range) noexcept { return 2 * count > range.chunks; }
 
 // What one operation uses: vTensors [first, last) of a range. `whole`: pinned through Range::pins, else one by one.
 struct Use {

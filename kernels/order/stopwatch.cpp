@@ -1,6 +1,7 @@
 #include "order/stopwatch.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace vt {
 
@@ -12,7 +13,18 @@ void Stopwatch::start() {
   if (!noted_.empty()) (void)read();  // nobody asked
   running_ = true;
   failed_ = false;
-  last_ = Lane::none;
+  last_ = paused_ = Lane::none;
+}
+
+void Stopwatch::pause() {
+  if (pauses_++ > 0 || !running_ || last_ == Lane::none) return;
+  paused_ = last_;
+  note(What::wait, paused_);
+}
+
+void Stopwatch::resume() {
+  if (--pauses_ > 0 || paused_ == Lane::none) return;
+  note(What::work, std::exchange(paused_, Lane::none));
 }
 
 void Stopwatch::note(What what, Lane stream) {

@@ -12,6 +12,7 @@ from lgm.gpus import GPUS, on_gpu
 from lgm.lifetimes import analyze_lifetimes, lifespans
 from lgm.schedule import moves_of_plan
 from lgm.seats import seats
+from lgm.simulate import run_plan
 
 from .random_traces import CHUNK, build, lawless, training
 from .test_recompute import SLOW, with_calls
@@ -38,7 +39,7 @@ def held(plan: lgm.Plan) -> list[set[tuple[int, int]]]:
 
 def check(plan: lgm.Plan) -> bool:
     """Returns whether they have seats."""
-    first, chunk = seats(plan)
+    first, chunk, _ = seats(plan)
     assert len(first) == plan.recorded.tensors + 1
     assert (np.diff(first) == plan.recorded.chunks).all()
     assert len(chunk) == first[-1]
@@ -70,7 +71,7 @@ def on_h100(name: str, share: float, recompute: lgm.Recompute) -> lgm.Plan:
 
 def test_a_gpus_plan_has_seats_for_all() -> None:
     plan = on_h100("resnet50", 0.5, "auto")
-    first, chunk = seats(plan)
+    first, chunk, _ = seats(plan)
     used = np.flatnonzero(chunk < 0)
     assert len(used) <= 0.005 * len(chunk)
     assert check(plan)
@@ -82,10 +83,11 @@ def test_a_gpus_plan_has_seats_for_all() -> None:
 
 def test_where_too_many_find_none_nobody_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = on_h100("resnet50", 0.5, "never")  # what waits for copies all the time uses every chunk at every moment
-    _, chunk = seats(plan)
+    monkeypatch.setattr("lgm.seats._WITHOUT", 0.005)
+    _, chunk, _ = seats(plan)
     assert (chunk == -1).all()
     monkeypatch.setattr("lgm.seats._WITHOUT", 1.0)
-    _, chunk = seats(plan)
+    _, chunk, _ = seats(plan)
     assert 0 < (chunk < 0).sum() < 0.05 * len(chunk)
     assert check(plan)
 
@@ -94,14 +96,14 @@ def test_where_everything_fits_each_has_one() -> None:
     trace = training(6, 1)
     plan = lgm.analyze(trace, lgm.Device(analyze_lifetimes(trace).peak + 3, SLOW, SLOW))
     assert check(plan)
-    assert (seats(plan)[1] >= 0).all()
+    assert (seats(plan).chunk >= 0).all()
 
 
 def test_what_lives_for_no_time_at_all_takes_no_seat_from_others() -> None:
     uses = [(0, 0, 0, 1, 1), (1, 1, 0, 1, 1), (2, 2, 0, 1, 1), (3, 0, 0, 1, 0)]
     times = [1_000_000, 0, 1_000_000, 1_000_000]
     trace = build(4, [(CHUNK, 0, 3), (CHUNK, 1, 1), (CHUNK, 2, 2)], uses, op_ns=times)
-    _, chunk = seats(lgm.analyze(trace, lgm.Device(2, 1e6, 1e6)))
+    _, chunk, _ = seats(lgm.analyze(trace, lgm.Device(2, 1e6, 1e6)))
     assert chunk[1] == -1
     assert {int(chunk[0]), int(chunk[2])} == {0, 1}
 
@@ -113,5 +115,35 @@ def test_a_seat_is_free_when_its_copy_out_has_ended_and_not_before(copy_out: flo
     trace = build(8, [(CHUNK, 0, 7), (CHUNK, 3, 5), (CHUNK, 5, 5)], uses)  # two at most, were `a` away
     plan = lgm.analyze(trace, lgm.Device(2, CHUNK / copy_out, CHUNK / 1e-4), lgm.Switches(reservation="none"))
     assert plan.out_tensor.tolist() == [0]
-    _, chunk = seats(plan)
+    _, chunk, _ = seats(plan)
     assert (int(chunk[0]) == int(chunk[1])) == shared
+
+
+def test_what_comes_back_is_asked_for_while_its_copy_begins() -> None:
+    """Not before whoever sits there is gone, and not too late for the lane."""
+    plan = on_h100("resnet50", 0.5, "auto")
+    _, moves = moves_of_plan(plan)
+    _, line = run_plan(plan.trace, plan.device, *moves_of_plan(plan))
+    back = seats(plan).arrivals
+    assert (back.last - back.first).sum() == (plan.in_last - plan.in_first).sum()
+    assert (np.diff(back.op) >= 0).all()
+    assert len(back.op) > len(plan.in_op)  # one by one where their copies begin during several operations
+    began = np.array(line.begin)
+    rows = np.append(began, np.inf)
+    reached: dict[int, int] = {}
+    later = 0
+    for begins, ends, k, count in line.back:
+        first = reached.get(k, int(moves.in_first[k]))
+        reached[k] = first + count
+        if moves.in_op[k] > moves.in_need[k]:
+            continue
+        for nth in range(count):
+            (at,) = np.flatnonzero(
+                (back.tensor == plan.in_tensor[k]) & (back.first <= first + nth) & (back.last > first + nth)
+                & (back.op >= moves.in_op[k]) & (back.op <= moves.in_need[k])
+            )  # fmt: skip
+            copied = begins + (ends - begins) * nth / count
+            assert began[back.op[at]] <= copied + 1e-9
+            assert rows[back.op[at] + 1] > copied - 1e-9 or back.op[at] == moves.in_need[k]
+            later += int(back.op[at] > moves.in_op[k])
+    assert later > 10
