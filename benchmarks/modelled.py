@@ -17,7 +17,7 @@ from lgm.gpus import GPUS, Numbers, on_gpu
 from lgm.lifetimes import analyze_lifetimes
 from lgm.mix_bound import least_seconds_of_any_mix
 from vtensor import native
-from vtensor.plans import install
+from vtensor.plans import install, to_plan_for
 from vtensor.recordings import make_recording
 
 from .record import Row, write
@@ -83,9 +83,10 @@ def replay(
         seconds = device.iteration()
         if device.boundary() and plan:
             recording = make_recording(device.recorded_iteration(), trace.chunk_bytes)
-            made = lgm.analyze(recording.trace, lgm.Device(budget_chunks, speed, speed), recompute=recompute)
+            seen = to_plan_for(device, recording.trace, lgm.Device(budget_chunks, speed, speed))
+            made = lgm.analyze(recording.trace, seen, recompute=recompute)
             timed = recording.trace.seconds
-            install(device, made, recording)
+            install(device, made, recording, budget_chunks)
     after = device.snapshot()
     return Run(
         seconds,

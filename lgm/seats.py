@@ -5,7 +5,7 @@ for each call while copies go on), while addresses are plentiful: many may lead 
 own chunk free whenever it is born or comes back need not be mapped at all. So chunks are given out like registers: who
 is there at the same time has different ones, who is not may share one. On a line intervals can always be coloured so;
 on a circle, for lives of several stays, they cannot, but the longest first, each in the first chunk that is free for
-all of its stays, leaves hardly any without.
+all of its stays, leaves hardly any without, if a few chunks more are there than the plan uses.
 
 A plan asks for a copy in as early as it may begin, and the lane makes it wait for others. The host, which is ahead of
 the device, would then take the chunk before whoever sits there is gone. So each chunk is asked for with the operation
@@ -18,22 +18,26 @@ Leaves: what happens where time passes otherwise (``kernels/iteration/seating.h`
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .lanes import Timeline
-from .lifetimes import Gaps
-from .model import Bools, Floats, Ints, Plan
+from .lifetimes import Gaps, analyze_lifetimes
+from .model import Bools, Floats, Ints, Plan, Trace
 from .prefetch import Arrivals
 from .schedule import Moves, moves_of_plan
 from .simulate import run_plan
 
-__all__ = ["Seats", "seats"]
+__all__ = ["Seats", "seats", "to_spare"]
 
-# Of the vTensors: each takes the seat of another, which has to look for another in its turn. On iterations of an H100
-# at half of their peak up to 3 % had none, and without any seats steps took up to a fifth longer.
+# Of a budget. On iterations of an H100 at half of their peak without any up to 3 % of the vTensors had no seat, and
+# each of them made ten others move; plans for so much less foresee steps a thousandth longer.
+_SPARE = 0.03
+
+# Of the vTensors: each takes the seat of another, which has to look for another in its turn.
 _WITHOUT = 0.05
 
 
@@ -49,10 +53,21 @@ class Seats(NamedTuple):
     """The plan's copies in, each asked for when its seat is free; tensors and rows of the plan's trace."""
 
 
-def seats(plan: Plan) -> Seats:
+def to_spare(trace: Trace, budget_chunks: int) -> int:
+    """Chunks that a plan for a device with seats should not use: few, and none that an operation needs."""
+    needed = int(analyze_lifetimes(trace).needed.max(initial=0))
+    return max(min(math.ceil(_SPARE * budget_chunks), budget_chunks - needed), 0)
+
+
+def seats(plan: Plan, budget_chunks: int | None = None) -> Seats:
     """A chunk for each vTensor. Time grows as tensors x chunks x operations / 64.
 
     What is dropped and made again has one for both of its lives: it keeps its address.
+
+    Parameters
+    ----------
+    budget_chunks
+        Chunks there are; default: those the plan was made for.
     """
     stays = _Stays(plan)
     chunks = plan.recorded.chunks
@@ -61,7 +76,8 @@ def seats(plan: Plan) -> Seats:
     alike = _alike(stays)
     without = 0
     longest_first = sorted(alike, key=lambda one: -int(one[2].sum()))
-    taken = np.zeros((plan.device.budget_chunks, len(_packed(alike[0][2])) if alike else 0), dtype=np.uint64)
+    there = plan.device.budget_chunks if budget_chunks is None else budget_chunks
+    taken = np.zeros((there, len(_packed(alike[0][2])) if alike else 0), dtype=np.uint64)
     for t, which, present in longest_first:
         packed = _packed(present)
         if packed.any():

@@ -54,7 +54,7 @@ container images and clusters: build it once with --to, and set VTENSOR_CACHE to
 _EPILOG = """\
 Environment: VTENSOR_BUDGET (the default budget), VTENSOR_DISABLE=1 (run as if vtensor were not there), VTENSOR_LOG=info
 (say what is done), VTENSOR_CACHE (where the compiled core is kept), CXX and CXXFLAGS (the compiler). For finding out
-what is wrong: VTENSOR_VERIFY=replay, VTENSOR_STRICT=1, VTENSOR_ANALYSIS=here; on a GPU VTENSOR_HOST_IN_PLACE=0,
+what is wrong: VTENSOR_VERIFY=replay, VTENSOR_STRICT=1, VTENSOR_ANALYSIS=here; on a GPU VTENSOR_HOST_IN_PLACE=1,
 VTENSOR_INTEGRATED=1 (the README says what each does).
 """
 

@@ -118,9 +118,7 @@ def _gpu_core(module: ModuleType) -> Iterator[Finding]:
         return
     try:
         found = look_at_gpu(module, torch.cuda.current_device())
-        in_place = found["host_in_place"]
-        oversize = "the host's memory in place (the driver offers it)" if in_place else "more than that while it runs"
-        yield "gpu memory", True, f"can be managed; an operation larger than the budget gets {oversize}"
+        yield "gpu memory", True, "can be managed; an operation larger than the budget gets more while it runs"
         if found["integrated"]:
             yield "one memory", True, "the processor's too: nothing is copied, what leaves is made again"
     except UnsupportedDeviceError as error:

@@ -7,7 +7,6 @@ Leaves: everything a session is on any device (``session``), the pool (``pools``
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
@@ -97,7 +96,7 @@ def start_gpu(module: ModuleType, config: Config) -> None:
             min_size=config.min_size,
             ordinal=config.ordinal,
             donated=lent,
-            places=os.environ.get("VTENSOR_HOST_IN_PLACE") != "0",
+            places=is_set("VTENSOR_HOST_IN_PLACE"),  # CUDA's own copies crash on it (DESIGN.md, "Ordered devices")
             strict=is_strict(),
         )
     except module.InvalidUse as error:
@@ -106,7 +105,7 @@ def start_gpu(module: ModuleType, config: Config) -> None:
     _was_multithreaded = torch.autograd.is_multithreading_enabled()
     torch._C._set_multithreading_enabled(False)
     source = "its own" if _pool is None else "a CuPy pool's"
-    log.info("the CUDA device has been tried on one H100 so far; 'make gpu-check' of vtensor's repository tests yours")
+    log.info("the CUDA device has been tried on H100s only; 'make gpu-check' of vtensor's repository tests yours")
     log.info("GPU %d: chunks of %s, %s", config.ordinal, format_bytes(config.chunk), source)
 
 

@@ -32,7 +32,7 @@ from .errors import NotEnabledError
 from .journal import Journal
 from .logs import log
 from .marker import Marker
-from .plans import install, install_arrivals, recording_of
+from .plans import install, install_arrivals, recording_of, to_plan_for
 from .recordings import Recording, make_recording
 from .speeds import found_device
 
@@ -185,10 +185,10 @@ class Planner:
         log.info("prefetching: %d operations found something away", len(np.unique(arrivals.op)))
 
     def _plan(self, recording: Recording, _raw: dict[str, Any], device: lgm.Device) -> None:
-        for plan in plans(recording.trace, device, self.config.recompute):
+        for plan in plans(recording.trace, to_plan_for(self.module, recording.trace, device), self.config.recompute):
             if device.budget_chunks != self.config.budget_chunks or self._since != self._forgotten:
                 return  # it is of another budget, or of tensors that were somewhere else
-            install(self.module, plan, recording)
+            install(self.module, plan, recording, device.budget_chunks)
             self.plan, self.why_not = plan, ""
             log.info(
                 "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, "
@@ -214,7 +214,7 @@ def start_planner(config: Config, plan: lgm.Plan | None) -> None:
     begin()
     _planner = Planner(module := native.load(), config)
     if plan is not None:
-        install(module, plan, recording_of(plan))
+        install(module, plan, recording_of(plan), config.budget_chunks)
         _planner.plan = plan
         module.observe()
     _planner.attach()

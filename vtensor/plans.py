@@ -8,6 +8,7 @@ Leaves: making plans (:mod:`lgm`), when (``planning``), following them (``kernel
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -16,13 +17,13 @@ import numpy as np
 import lgm
 from lgm.mapping import away_at_turn
 from lgm.prefetch import Arrivals
-from lgm.seats import seats
+from lgm.seats import seats, to_spare
 
 from .config import Config, format_bytes, make_config
 from .errors import ConfigError
 from .recordings import Recording
 
-__all__ = ["install", "install_arrivals", "read_plan", "recording_of", "settings"]
+__all__ = ["install", "install_arrivals", "read_plan", "recording_of", "settings", "to_plan_for"]
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 _NO_MOVES = {
@@ -61,8 +62,14 @@ def install_arrivals(module: ModuleType, arrivals: Arrivals, recording: Recordin
     module.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep} | moves)
 
 
-def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
-    """Hand a plan to the core; it is followed from the next boundary on."""
+def to_plan_for(module: ModuleType, trace: lgm.Trace, device: lgm.Device) -> lgm.Device:
+    """The device as a plan is to see it: where vTensors have seats, with a few chunks less."""
+    spare = to_spare(trace, device.budget_chunks) if module.ordered() else 0
+    return replace(device, budget_chunks=device.budget_chunks - spare)
+
+
+def install(module: ModuleType, plan: lgm.Plan, recording: Recording, budget_chunks: int) -> None:
+    """Hand a plan to the core, which has so many chunks; it is followed from the next boundary on."""
     again, trace = plan.remaking, plan.recorded
     away = np.array(away_at_turn(plan), dtype=np.int64).reshape(-1, 3)
     of = np.arange(plan.trace.tensors) if again is None else again.tensor
@@ -77,7 +84,7 @@ def install(module: ModuleType, plan: lgm.Plan, recording: Recording) -> None:
         "away_last": away[:, 2],
     }
     if module.ordered():  # where leading an address to another chunk costs more than a kernel
-        seated = seats(plan)
+        seated = seats(plan, budget_chunks)
         if (seated.chunk >= 0).any():
             back = seated.arrivals
             moves |= {"seat_first": seated.first, "seat_chunk": seated.chunk}

@@ -34,7 +34,7 @@ def memory_stats() -> dict[str, Any]:
     - ``used_bytes`` (current and peak only): of these, held by tensors; the others are freed memory that waits, mapped,
       for a tensor of its size
     - ``overdrawn_bytes`` (current and peak only): held beyond the budget by operations that alone need more, on a GPU
-      that cannot use the host's memory in place (``vtensor doctor`` says); 0 on the CPU
+      without ``VTENSOR_HOST_IN_PLACE=1``; 0 on the CPU
     - ``host_bytes`` (current and peak only): slots in use in the host store; ``pinned_bytes`` of it, pinned for a GPU
 
     Settings: ``budget_bytes``, ``host_capacity_bytes``, ``chunk_bytes``.

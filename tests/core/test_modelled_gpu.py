@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 
 import lgm
-from benchmarks.modelled import COSTS, NAMES, Costs, case, replay
-from lgm.gpus import GPUS, Numbers
+from benchmarks.modelled import COSTS, NAMES, TRACES, Costs, case, replay
+from lgm.gpus import GPUS, Numbers, on_gpu
+from lgm.lifetimes import analyze_lifetimes
 
 FREE = Costs()
 LINK = GPUS["h100"].link
@@ -37,6 +38,8 @@ def test_calls_that_cost_what_they_do_leave_most_of_it(name: str) -> None:
     assert plain.seconds == pytest.approx(trace.seconds, rel=0.02)
     lru = replay(trace, int(peak * 0.75), LINK, COSTS, plan=False)
     planned = replay(trace, int(peak * 0.75), LINK, COSTS, plan=True)
+    # The device has nothing to do while chunks are mapped, and that is no part of what operations take.
+    assert planned.timed == pytest.approx(trace.seconds, rel=0.02)
     assert planned.seconds < 1.2 * plain.seconds
     assert planned.seconds < lru.seconds
 
@@ -49,6 +52,17 @@ def test_where_vtensors_have_seats_mapping_costs_next_to_nothing(name: str, numb
     assert run.made_again > 0
     assert run.seconds < 1.015 * run.predicted
     assert run.remaps < 0.25 * trace.chunks.sum()
+
+
+@pytest.mark.parametrize("name", ["resnet50", "gpt2"])
+def test_many_small_chunks(name: str) -> None:
+    """As on a GPU of some gigabytes. An H100 took 7.3 and 1.6 times plain, this model 4.4 and 2.1, when what mapping
+    took was thought to be computing, and copies in were asked for before their seats were free."""
+    trace = on_gpu(lgm.load_trace(TRACES / f"{name}.npz"), GPUS["h100"], "fp32", 8, chunk_bytes=2 << 20)
+    run = replay(trace, analyze_lifetimes(trace).peak // 2, LINK, COSTS, plan=True, recompute="auto")
+    assert run.timed == pytest.approx(trace.seconds, rel=0.06)
+    assert run.seconds < 1.02 * run.predicted
+    assert run.remaps < 0.02 * trace.chunks.sum()
 
 
 def test_nobody_waits_where_everything_fits() -> None:

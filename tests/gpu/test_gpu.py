@@ -91,7 +91,7 @@ def test_out_of_memory_is_torchs() -> None:
         torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
 
 
-def test_operations_larger_than_the_budget_use_the_hosts_memory_where_the_gpu_can() -> None:
+def test_operations_larger_than_the_budget_get_more() -> None:
     torch.manual_seed(0)
     a, b = torch.randn(8 * MIB), torch.randn(8 * MIB)  # each twice the budget
     with vtensor.enabled(16 * MIB, policy="lru", **SMALL):
@@ -103,7 +103,7 @@ def test_operations_larger_than_the_budget_use_the_hosts_memory_where_the_gpu_ca
         assert torch.count_nonzero(d.zero_().cpu()) == 0
         others = [torch.full((MIB,), float(i), device="cuda") for i in range(8)]
         stats = vtensor.memory_stats()
-        assert (stats["overdrawn_bytes.peak"] == 0) == (stats["borrowed_bytes.peak"] > 0)
+        assert stats["overdrawn_bytes.peak"] > 0 and stats["borrowed_bytes.peak"] == 0
         assert [float(other[MIB // 2]) for other in others] == list(range(8))
         c.index_add_(0, torch.zeros(MIB, dtype=torch.long, device="cuda"), torch.ones(MIB, device="cuda"))  # atomics
         assert torch.equal(c[1:].cpu(), a[1:])
@@ -116,10 +116,11 @@ def test_torchs_own_figures_and_caches_go_on_working() -> None:
         torch.cuda.empty_cache()
         torch.backends.cudnn.benchmark = True
         try:
-            nn.Conv2d(3, 8, 3).cuda()(torch.randn(2, 3, 64, 64, device="cuda")).sum().backward()
+            layer = nn.Conv2d(3, 8, 3).cuda()
+            layer(torch.randn(2, 3, 64, 64, device="cuda")).sum().backward()
         finally:
             torch.backends.cudnn.benchmark = False
-        assert torch.cuda.memory_allocated() > 0
+        assert torch.cuda.memory_allocated() > 0  # the layer's, which is too small to be managed
 
 
 def test_a_captured_graph_is_torchs() -> None:

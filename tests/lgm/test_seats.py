@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import lgm
 from lgm.gpus import GPUS, on_gpu
 from lgm.lifetimes import analyze_lifetimes, lifespans
 from lgm.schedule import moves_of_plan
-from lgm.seats import seats
+from lgm.seats import seats, to_spare
 from lgm.simulate import run_plan
 
 from .random_traces import CHUNK, build, lawless, training
@@ -90,6 +91,20 @@ def test_where_too_many_find_none_nobody_has_one(monkeypatch: pytest.MonkeyPatch
     _, chunk, _ = seats(plan)
     assert 0 < (chunk < 0).sum() < 0.05 * len(chunk)
     assert check(plan)
+
+
+def test_with_chunks_to_spare_each_has_one() -> None:
+    trace = on_gpu(lgm.load_trace(TRACES / "vit.npz"), GPUS["h100"], "fp32", 8, chunk_bytes=16 << 20)
+    budget = analyze_lifetimes(trace).peak // 2
+    spare = to_spare(trace, budget)
+    assert spare == math.ceil(0.03 * budget)
+    without = []
+    for used in (budget, budget - spare):
+        plan = lgm.analyze(trace, lgm.Device(used, GPUS["h100"].link, GPUS["h100"].link), recompute="auto")
+        without.append(int((seats(plan, budget).chunk < 0).sum()))
+    assert without[0] > 10 and without[1] == 0
+    needed = int(analyze_lifetimes(trace).needed.max())
+    assert to_spare(trace, needed + 1) == 1 and to_spare(trace, needed - 1) == 0
 
 
 def test_where_everything_fits_each_has_one() -> None:

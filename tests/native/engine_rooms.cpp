@@ -304,6 +304,12 @@ struct Seated : Rooms {
     range->seen.store(true);
     return *range;
   }
+  // It is freed, and nothing on the device uses it any more.
+  void leave(Range& range) {
+    freed.bury(range, true);
+    mappings.wait_until_unused(range);
+    finish();
+  }
   std::vector<ChunkId> in(const Range& range) {
     lock.unlock();
     auto held = seats.held(range, range.serial);
@@ -337,6 +343,31 @@ TEST(who_finds_its_seats_free_takes_them_and_the_next_time_nothing_is_mapped) {
     CHECK(r.ground.counters.remaps == remaps);
     r.check();
   }
+  r.close();
+}
+
+TEST(who_finds_most_of_its_seats_free_maps_the_rest_only) {
+  Seated r(8);
+  for (int i = 0; i < 8; ++i) r.tensor(1);
+  for (Range* range : r.ranges.living()) r.freed.bury(*range, true);
+  r.finish();
+  Range* range = &r.sit({0, 1, 2});
+  r.leave(*range);
+  Range& stranger = r.sit({1});
+  auto remaps = r.ground.counters.remaps;
+  Range* again = &r.sit({0, 1, 2}, range);
+  CHECK(again == range && again->in_seat == 2 && r.ground.counters.remaps == remaps + 1);
+  r.check();
+  r.leave(*again);
+  r.leave(stranger);
+  remaps = r.ground.counters.remaps;
+  again = &r.sit({0, 1, 2}, range);  // and goes home when it can
+  CHECK(again == range && again->in_seat == 3 && r.ground.counters.remaps == remaps + 1);
+  r.leave(*again);
+  r.sit({1, 2});  // most are taken
+  again = &r.sit({0, 1, 2}, range);
+  CHECK(again != range && again->in_seat == 1);
+  r.check();
   r.close();
 }
 

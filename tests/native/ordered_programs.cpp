@@ -545,6 +545,31 @@ TEST(waits_for_copies_are_no_part_of_a_row) {
   CHECK(watch.read().empty());
 }
 
+TEST(what_the_engine_does_itself_is_no_part_of_a_row) {
+  standin().begin(1);
+  CudaDriver driver(kChunk, 0, VT_STANDIN);
+  StreamOrder order(driver);
+  Stopwatch& watch = order.stopwatch();
+  const Lane stream = order.adopt(reinterpret_cast<void*>(standin().work.add_lane() + 1));
+  using Times = std::vector<std::uint64_t>;
+  watch.pause();
+  watch.start();
+  watch.resume();  // it began before
+  watch.pause();   // nothing is timed yet
+  watch.resume();
+  watch.row(stream);  // at 0 ms
+  watch.pause();      // from the 1st to the 6th
+  watch.pause();
+  order.after(stream, order.end_of(Lane::in));  // within
+  watch.resume();
+  watch.resume();
+  watch.row(stream);  // at 8 ms
+  watch.stop();       // at 9 ms
+  order.wait(order.everything());
+  standin().elapsed = {0, 1, 6, 8, 9};
+  CHECK((watch.read() == Times{0, 3'000'000, 4'000'000}));
+}
+
 TEST(calls_come_from_threads_without_a_context) {
   Program program(19, 6, 1);
   const Lane stream = program.any_stream();
