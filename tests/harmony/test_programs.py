@@ -204,6 +204,27 @@ def test_a_forward_that_somebody_set_stays() -> None:
     assert model.layers[2].forward is set_by_me
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_layer_keeps_nothing_in_any_microbatch_if_it_runs_again(count: int) -> None:
+    """The first one of all too, which shows the order: without a budget it would need real memory."""
+
+    class Counted(nn.Linear):
+        runs = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.runs += 1
+            return super().forward(x)
+
+    model = Stack(lambda: Counted(8, 8))
+    trainer = vtensor.Harmony(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), loss=square, microbatches=count, recompute=True
+    )
+    for step in range(1, 3):
+        trainer.step(torch.randn(6, 8))
+        runs = [layer.runs for layer in model.layers]
+        assert runs == [step * 2 * count] * (len(runs) - 1) + [step * count]
+
+
 def test_what_is_kept_on_the_model_is_noticed() -> None:
     """As some keep auxiliary losses: by turns each finds that of another."""
 

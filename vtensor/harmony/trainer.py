@@ -69,8 +69,8 @@ class Harmony:
         in the first microbatch takes none, nor what runs before something that changes its buffers runs again.
     recompute
         True: a layer keeps its input only, and runs again in backward (as by ``torch.utils.checkpoint``; layers must do
-        the same when run twice, so pass ``use_cache=False`` to transformers' models); the first microbatch of all keeps
-        everything. False: what is kept, copied or made again is the engine's business (``enable(recompute=...)``).
+        the same when run twice, so pass ``use_cache=False`` to transformers' models). False: what is kept, copied or
+        made again is the engine's business (``enable(recompute=...)``).
     update
         ``"packs"``: each right after its backward. ``"together"``: all after the last backward, as optimizers need that
         look at all gradients; then gradients of the whole model are held. ``"auto"``: together for clipping, scaling
@@ -233,6 +233,7 @@ class Harmony:
         if self._packing.ordered:
             turns.take(self.packs)
         else:  # the first microbatch, by itself, shows the order
+            turns.begin_alone(self.packs)
             order = Order(self.model, self._packing.layers, lambda: weave.current() == 0, torch.is_grad_enabled)
         calls = None if self._pipeline is None else self._pipeline.begin(count, turns.packs, weave)
 

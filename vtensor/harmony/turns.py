@@ -34,14 +34,22 @@ class Turns:
         self._parts: list[Stops | Between | Again] = []
         self._between: Between | None = None
 
+    def begin_alone(self, packs: list[list[nn.Module]]) -> None:
+        """The first microbatch runs by itself, and shows by which packs the others take turns."""
+        self._run_again(packs)
+
     def take(self, packs: list[list[nn.Module]]) -> None:
         """From now on, by these packs."""
+        self.remove()
         self.packs = packs
         stops = Stops(packs, self._weave, self._here)
         self._parts.append(stops)
         if self._here is None:
             self._between = Between(self._model, packs, self._weave, stops)
             self._parts.append(self._between)
+        self._run_again(packs)
+
+    def _run_again(self, packs: list[list[nn.Module]]) -> None:
         if self._recompute:
             self._parts.append(
                 Again([each for each in itertools.chain(*packs[:-1]) if self._here is None or self._here(each)])
@@ -54,5 +62,5 @@ class Turns:
 
     def remove(self) -> None:
         """The model is as it was."""
-        for part in reversed(self._parts):
-            part.remove()
+        while self._parts:
+            self._parts.pop().remove()
