@@ -19,8 +19,11 @@ from vtensor.cuda_headers import cuda_include
 MACROS = "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n"
 
 
-def check(torch_include: Path) -> None:
-    """Compile all CUDA sources against these headers, without writing anything. Raises with the compiler's words."""
+def check(torch_include: Path, *, each: bool = False) -> None:
+    """Compile all CUDA sources against these headers, without writing anything. Raises with the compiler's words.
+
+    `each`: all there are, each by itself, as where a machine has many cores (``vtensor.native.units``).
+    """
     cuda, compiler = cuda_include(), native.compiler()
     assert cuda is not None, "no cuda.h: pip install nvidia-cuda-runtime nvidia-cuda-crt"
     assert compiler is not None, "no C++ compiler"
@@ -39,9 +42,9 @@ def check(torch_include: Path) -> None:
             )
         ]
         kernels = native.sources_dir()
-        sources = [source for source in kernels.glob("*/*.cpp") if native.is_cuda(source)]
+        sources = [source for source in sorted(kernels.glob("*/*.cpp")) if each or native.is_cuda(source)]
         assert sources, "no sources were found"
-        for unit in native.units(sources, workers=1):
+        for unit in [[source] for source in sources] if each else native.units(sources, workers=1):
             command = [compiler, *native.flags(), "-DVT_CUDA", "-fsyntax-only", f"-I{kernels}", *include, "-xc++", "-"]
             text = native.unit_text(unit)
             done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
