@@ -10,11 +10,14 @@ remains.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
+import lgm
 import vtensor
 from lgm.bounds import least_seconds_in_windows
 from lgm.lifetimes import analyze_lifetimes
@@ -122,10 +125,11 @@ class Comparison:
     def managed(self, share: float, way: str) -> Row:
         budget, policy = int(self.peak * share) - self.beside, way.split()[1]
         before = driver_bytes(self.device)
+        trace = self.kept.path.with_name(f"gpu_{self.name}_{self.dtype}.npz") if share == 0.5 else None
         try:
             with vtensor.enabled(budget, device=self.device, policy=policy, chunk=self.chunk):
                 run = Run(self.name, self.make, self.device, self.dtype == "bf16")
-                stats, foreseen = vtensor.memory_stats(), _foreseen()
+                stats, foreseen = vtensor.memory_stats(), _foreseen(trace)
                 taken = driver_bytes(self.device) - before
         except (torch.OutOfMemoryError, vtensor.ConfigError) as error:
             return self.without(share, way, f"does not fit: {' '.join(str(error).split())[:120]}")
@@ -139,17 +143,24 @@ class Comparison:
             "in (MiB/step)": stats["moved_in_bytes"] // (WARM + TIMED) // MIB,
             "made again (MiB/step)": stats["made_bytes"] // (WARM + TIMED) // MIB,
             "host waits, all and timed steps": f"{stats['host_waits']}, {run.host_waits}",
+            "asking (ms)": round(statistics.median(run.asking[WARM:]) * 1e3, 1),
+            "mapped (chunks/step)": run.mapped // TIMED,
             "planned": f"{stats['planned_iterations']} of {stats['iterations']}",
             **foreseen,
         }
 
 
-def _foreseen() -> Row:
-    """What the plan foresaw, and what none that only copies can beat with this budget and link."""
+def _foreseen(trace: Path | None) -> Row:
+    """What the plan foresaw, and what none that only copies can beat with this budget and link.
+
+    The iteration it was made of is written to `trace`, so that it can be looked at where there is no GPU.
+    """
     plan = newest_plan()
     if plan is None:
         return {}
     recorded = plan.recorded
+    if trace is not None:
+        lgm.save_trace(recorded, trace)
     least = least_seconds_in_windows(recorded, plan.device, analyze_lifetimes(recorded))
     return {
         "foreseen (ms)": round(plan.prediction.step_seconds * 1e3, 1),

@@ -45,22 +45,26 @@ class Run:
         inputs = {key: value.to(device) for key, value in inputs.items()}
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         self.seconds: list[float] = []
+        self.asking: list[float] = []
+        """Until all of a step was asked for: where that is most of it, the host is what it takes."""
         self.losses: list[torch.Tensor] = []
         for step in range(WARM + TIMED):
             _wait(device)
             if step == WARM:
-                before = _host_waits()
+                before = _counts()
             begun = time.perf_counter()
             optimizer.zero_grad()
             with torch.autocast(device, torch.bfloat16, enabled=autocast), way.around(model):
                 loss = module(**inputs).loss
             loss.backward()
             optimizer.step()
+            self.asking.append(time.perf_counter() - begun)
             _wait(device)
             self.seconds.append(time.perf_counter() - begun)
             self.losses.append(loss.detach().cpu())
             wait_for_plan()
-        self.host_waits = _host_waits() - before
+        self.host_waits, self.mapped = (now - was for now, was in zip(_counts(), before, strict=True))
+        """In the timed steps."""
         self.state = [value.detach().cpu() for value in model.state_dict().values()]
         self.peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
 
@@ -86,8 +90,9 @@ def made_once(make: Make) -> Make:
     return again
 
 
-def _host_waits() -> int:
-    return int(vtensor.memory_stats()["host_waits"]) if vtensor.is_enabled() else 0
+def _counts() -> tuple[int, int]:
+    stats = vtensor.memory_stats() if vtensor.is_enabled() else {"host_waits": 0, "remaps": 0}
+    return int(stats["host_waits"]), int(stats["remaps"])
 
 
 def _wait(device: str) -> None:
