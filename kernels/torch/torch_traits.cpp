@@ -24,9 +24,11 @@ constexpr std::array<std::string_view, 15> kUnspecified = {
     "aten::empty_permuted", "aten::zeros",      "aten::zeros_like",    "aten::new_zeros", "aten::ones",
     "aten::ones_like",      "aten::new_ones",   "aten::full",          "aten::full_like", "aten::new_full"};
 // They give their argument other memory, or another length of it.
-constexpr std::array<std::string_view, 8> kReshapes = {"aten::resize_",    "aten::resize_as_",      "aten::set_",
-                                                       "aten::set_data",   "aten::_resize_output_", "aten::squeeze_",
-                                                       "aten::unsqueeze_", "aten::resize"};
+constexpr std::array<std::string_view, 6> kReshapes = {"aten::resize_",   "aten::resize_as_",      "aten::set_",
+                                                       "aten::set_data",  "aten::_resize_output_", "aten::resize"};
+// They write nothing, whatever their schemas say, but how their argument sees its memory.
+constexpr std::array<std::string_view, 7> kSeenOtherwise = {"aten::detach_",    "aten::squeeze_",  "aten::unsqueeze_", "aten::t_",
+                                                            "aten::transpose_", "aten::swapaxes_", "aten::swapdims_"};
 
 // They write the whole of their first argument, whatever it held.
 constexpr std::array<std::string_view, 11> kFills = {"aten::bernoulli_",   "aten::uniform_", "aten::normal_", "aten::log_normal_",
@@ -112,6 +114,7 @@ Traits examine(const at::RecordFunction& function) {
     const c10::AliasInfo* alias = arguments[i].alias_info();
     if (alias != nullptr && alias->isWrite()) traits.written |= std::uint64_t{1} << std::min<std::size_t>(i, 63);
   }
+  if (is_one_of(schema.name(), kSeenOtherwise)) traits.written = 0;
   const auto handle = c10::Dispatcher::singleton().findSchema(schema.operator_name());
   // Some are composite only where no backend has a kernel of its own (silu_backward): with one, they read their arguments.
   static constexpr c10::DispatchKeySet kBackends({c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::MkldnnCPU,
@@ -132,7 +135,10 @@ Traits examine(const at::RecordFunction& function) {
   traits.may_write = tells_all ? traits.written : ~std::uint64_t{0};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& name = arguments[i].name();
-    if (name == "running_mean" || name == "running_var") traits.may_write |= std::uint64_t{1} << std::min<std::size_t>(i, 63);
+    if (name != "running_mean" && name != "running_var") continue;
+    const std::uint64_t bit = std::uint64_t{1} << std::min<std::size_t>(i, 63);
+    traits.may_write |= bit;
+    traits.written &= ~bit;  // newer schemas say so: it is not what they make
   }
   traits.autocast = handle && (handle->hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU) ||
                                handle->hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA));
