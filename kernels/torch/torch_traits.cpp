@@ -27,8 +27,8 @@ constexpr std::array<std::string_view, 15> kUnspecified = {
 constexpr std::array<std::string_view, 6> kReshapes = {"aten::resize_",   "aten::resize_as_",      "aten::set_",
                                                        "aten::set_data",  "aten::_resize_output_", "aten::resize"};
 // They write nothing, whatever their schemas say, but how their argument sees its memory.
-constexpr std::array<std::string_view, 7> kSeenOtherwise = {"aten::detach_",    "aten::squeeze_",  "aten::unsqueeze_", "aten::t_",
-                                                            "aten::transpose_", "aten::swapaxes_", "aten::swapdims_"};
+constexpr std::array<std::string_view, 6> kSeenOtherwise = {"aten::squeeze_",   "aten::unsqueeze_", "aten::t_",
+                                                            "aten::transpose_", "aten::swapaxes_",  "aten::swapdims_"};
 
 // They write the whole of their first argument, whatever it held.
 constexpr std::array<std::string_view, 11> kFills = {"aten::bernoulli_",   "aten::uniform_", "aten::normal_", "aten::log_normal_",
