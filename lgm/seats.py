@@ -54,8 +54,12 @@ class Seats(NamedTuple):
 
 
 def to_spare(trace: Trace, budget_chunks: int) -> int:
-    """Chunks that a plan for a device with seats should not use: few, and none that an operation needs."""
-    needed = int(analyze_lifetimes(trace).needed.max(initial=0))
+    """Chunks that a plan for a device with seats should not use.
+
+    Few, none that an operation needs, and none without which something had to leave where all fits.
+    """
+    life = analyze_lifetimes(trace)
+    needed = life.peak if life.peak <= budget_chunks else int(life.needed.max(initial=0))
     return max(min(math.ceil(_SPARE * budget_chunks), budget_chunks - needed), 0)
 
 
@@ -152,9 +156,10 @@ class _Stays:
             earliest, need = int(moves.in_op[k]), int(moves.in_need[k])
             latest = need if earliest <= need else len(began) - 1
             for c in range(int(moves.in_first[k]), int(moves.in_last[k])):
-                at = self.back.get((g, c), 0.0)  # one that waits across the turn is asked for as planned
-                during = int(np.searchsorted(began, round(at * 1e9), "right")) - 1
-                row = min(max(during, earliest), latest)
+                at, row = self.back.get((g, c), math.inf), earliest
+                if at < math.inf:  # else it waits across the turn, and is asked for as planned
+                    during = int(np.searchsorted(began, round(at * 1e9), "right")) - 1
+                    row = min(max(during, earliest), latest)
                 if asked and asked[-1][0] == row and asked[-1][2:] == (int(self.plan.in_tensor[k]), asked[-1][3], c):
                     asked[-1] = (*asked[-1][:4], c + 1)
                 else:

@@ -44,7 +44,6 @@ __all__ = [
     "keep_journal",
     "listen",
     "newest_plan",
-    "prediction",
     "start_planner",
     "step",
     "stop_planner",
@@ -185,7 +184,8 @@ class Planner:
         log.info("prefetching: %d operations found something away", len(np.unique(arrivals.op)))
 
     def _plan(self, recording: Recording, _raw: dict[str, Any], device: lgm.Device) -> None:
-        for plan in plans(recording.trace, to_plan_for(self.module, recording.trace, device), self.config.recompute):
+        less = to_plan_for(self.module, recording.trace, device, self.config.recompute)
+        for plan in plans(recording.trace, less, self.config.recompute):
             if device.budget_chunks != self.config.budget_chunks or self._since != self._forgotten:
                 return  # it is of another budget, or of tensors that were somewhere else
             install(self.module, plan, recording, device.budget_chunks)
@@ -278,13 +278,6 @@ def listen(listener: Callable[[], None]) -> Callable[[], None]:
 def newest_plan() -> lgm.Plan | None:
     """The plan made or read last; None without one."""
     return None if _planner is None else _planner.plan
-
-
-def prediction() -> tuple[float, int]:
-    """Seconds of a step and bytes held that the newest plan promises; zeros without one."""
-    if (plan := newest_plan()) is None:
-        return 0.0, 0
-    return plan.prediction.step_seconds, plan.prediction.peak_chunks * plan.trace.chunk_bytes
 
 
 def why_no_plan() -> str:

@@ -62,9 +62,15 @@ def install_arrivals(module: ModuleType, arrivals: Arrivals, recording: Recordin
     module.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep} | moves)
 
 
-def to_plan_for(module: ModuleType, trace: lgm.Trace, device: lgm.Device) -> lgm.Device:
-    """The device as a plan is to see it: where vTensors have seats, with a few chunks less."""
-    spare = to_spare(trace, device.budget_chunks) if module.ordered() else 0
+def to_plan_for(
+    module: ModuleType, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute = "auto"
+) -> lgm.Device:
+    """The device as a plan is to see it: where vTensors have seats, with a few chunks less.
+
+    Not where nothing is copied: there may be no plan for less.
+    """
+    seated = module.ordered() and recompute != "only"
+    spare = to_spare(trace, device.budget_chunks) if seated else 0
     return replace(device, budget_chunks=device.budget_chunks - spare)
 
 

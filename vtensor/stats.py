@@ -11,7 +11,7 @@ from typing import Any
 
 from .config import format_bytes
 from .lifecycle import active_config, core
-from .planning import prediction, why_no_plan
+from .planning import newest_plan, why_no_plan
 
 __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
 
@@ -95,7 +95,9 @@ def memory_stats() -> dict[str, Any]:
     stats["rejoined"] = plans["rejoined"]
     stats["operations"], stats["planned_operations"] = plans["rows"], plans["planned_rows"]
     stats["plans"] = plans["installed"]
-    stats["predicted_step_seconds"], stats["predicted_bytes"] = prediction()
+    plan = newest_plan()
+    stats["predicted_step_seconds"] = 0.0 if plan is None else plan.prediction.step_seconds
+    stats["predicted_bytes"] = 0 if plan is None else plan.prediction.peak_chunks * plan.trace.chunk_bytes
     stats["prefetch_hits"] = shot["prefetches"] - shot["late"]
     stats["late_arrivals"] = shot["late"]
     for name in (

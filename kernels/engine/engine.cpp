@@ -197,6 +197,7 @@ void Engine::after_fork(bool in_child) {
   ground_.forked = in_child;
   if (in_child) {  // other threads are the parent's
     ground_.standing = 0;
+    ground_.stopwatch = nullptr;  // the device is the parent's
     demand_.forget_threads();
     arrivals_.forget_thread();
   }

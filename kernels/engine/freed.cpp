@@ -86,7 +86,7 @@ Range* Freed::take_home(const Wish& wish) {
     std::uint32_t free = 0;
     for (std::uint32_t i = 0; i < range->chunks; ++i) {
       const ChunkId leads_to = range->parts[i].mapped;
-      free += leads_to != kNone && leads_to == wish.chunks[i] && pool_.may_take(leads_to);
+      free += leads_to != kNone && leads_to == wish.chunks[i] && chunks_.seat_is_free(leads_to);
     }
     const bool as_it_is = free == range->chunks && pool_.held() + free <= pool_.capacity();
     if (as_it_is || (mostly(free, *range) && !mappings_.in_use(*range))) {  // else none of it can lead elsewhere yet

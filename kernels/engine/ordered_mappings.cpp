@@ -32,8 +32,7 @@ bool OrderedMappings::take_former(const Range& range, std::uint32_t index, bool 
   // is about to want. Any other would be the next tensor's, which had to look for another in its turn.
   ChunkId seat = range.parts[index].seat;
   for (int hops = 0; seat != kNone && hops < kHops; ++hops, seat = chunks_.seat_of_holder(seat)) {
-    // The plan says that the copy of whom it wants there has ended by then; of another it says nothing.
-    if (!pool_.take(seat, chunks_.seat_of_holder(seat) == seat)) continue;
+    if (!chunks_.seat_is_free(seat) || !pool_.take(seat, true)) continue;
     *chunk = seat;
     return true;
   }

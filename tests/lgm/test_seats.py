@@ -105,6 +105,8 @@ def test_with_chunks_to_spare_each_has_one() -> None:
     assert without[0] > 10 and without[1] == 0
     needed = int(analyze_lifetimes(trace).needed.max())
     assert to_spare(trace, needed + 1) == 1 and to_spare(trace, needed - 1) == 0
+    peak = analyze_lifetimes(trace).peak
+    assert [to_spare(trace, budget) for budget in (peak, peak + 2, 2 * peak)] == [0, 2, math.ceil(0.06 * peak)]
 
 
 def test_where_everything_fits_each_has_one() -> None:

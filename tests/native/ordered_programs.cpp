@@ -123,6 +123,21 @@ class Program {
     }
   }
 
+  // A new tensor that a kernel fills, where a plan wants it.
+  std::size_t sit(std::size_t chunks, const std::vector<ChunkId>& wanted, Range* before = nullptr) {
+    auto* data = static_cast<char*>(engine_->allocate(chunks * kChunk, "test", streams_[0], false, {wanted, before}));
+    Range* range = engine_->find(data);
+    tensors_.push_back({range, range->serial, data, 0, streams_[0]});
+    range->seen.store(true);
+    run(streams_[0], {tensors_.size() - 1}, {true});
+    return tensors_.size() - 1;
+  }
+  // It leaves as a plan has it.
+  void leave(std::size_t index) {
+    const PlannedMove out{tensors_[index].range, tensors_[index].serial, 0, tensors_[index].range->chunks};
+    engine_->move_by_plan({&out, 1}, {});
+  }
+
   void free(std::size_t index) { drop(index, draw(2) == 0); }
   void drop(std::size_t index, bool keep = false) {
     engine_->free(tensors_[index].data, keep);
@@ -452,6 +467,27 @@ TEST(an_address_that_was_given_away_stays_where_it_is) {
   CHECK(program.engine().inspect().residency(data).in_state[0] == 2);
   program.finish();
   CHECK(program.wrong() == 0);
+}
+
+TEST(addresses_that_are_in_use_lead_where_they_led) {
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    Program program(seed, 3, 1);
+    program.engine().seats()->begin(64);
+    for (int i = 0; i < 3; ++i) program.sit(1, {kNone});  // all chunks there are
+    while (program.tensors() > 0) program.drop(0);
+    program.work().drain();
+    program.sit(1, {2});
+    program.sit(2, {0, 1});
+    Range* range = program.tensor(1).range;
+    program.drop(1);  // its kernel may not have run yet
+    program.sit(1, {kNone});
+    CHECK(program.tensor(1).range->parts[0].chunk == 1);
+    program.leave(1);  // from a seat that is another's
+    program.drop(0);
+    program.sit(2, {0, 1}, range);
+    CHECK(program.tensor(1).range != range || range->parts[1].chunk == 1);
+    program.finish();
+  }
 }
 
 TEST(every_row_of_a_timed_iteration_has_its_time) {
