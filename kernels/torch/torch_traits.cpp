@@ -27,8 +27,8 @@ constexpr std::array<std::string_view, 15> kUnspecified = {
 constexpr std::array<std::string_view, 6> kReshapes = {"aten::resize_",   "aten::resize_as_",      "aten::set_",
                                                        "aten::set_data",  "aten::_resize_output_", "aten::resize"};
 // They write nothing, whatever their schemas say, but how their argument sees its memory.
-constexpr std::array<std::string_view, 6> kSeenOtherwise = {"aten::squeeze_",   "aten::unsqueeze_", "aten::t_",
-                                                            "aten::transpose_", "aten::swapaxes_",  "aten::swapdims_"};
+constexpr std::array<std::string_view, 7> kSeenOtherwise = {"aten::detach_",    "aten::squeeze_",  "aten::unsqueeze_", "aten::t_",
+                                                            "aten::transpose_", "aten::swapaxes_", "aten::swapdims_"};
 
 // They write the whole of their first argument, whatever it held.
 constexpr std::array<std::string_view, 11> kFills = {"aten::bernoulli_",   "aten::uniform_", "aten::normal_", "aten::log_normal_",
@@ -51,10 +51,11 @@ bool makes_parts(const std::string& name) {
 }
 
 // Functions that write by torch's operations only: those of torch that large programs call most, and vtensor's own
-// (harmony/pipeline). Others may hand their arguments to kernels that nobody sees.
-constexpr std::array<std::string_view, 11> kWriteSeen = {
+// (harmony/pipeline); and what autograd names within aten's detach. Others may hand their arguments to kernels that nobody sees.
+constexpr std::array<std::string_view, 13> kWriteSeen = {
     "CompiledFunction",             "CheckpointFunction", "BackwardHookFunction", "_DDPSink", "RegisterPreBackwardFunction",
-    "RegisterPostBackwardFunction", "_ToTorchTensor",     "_FromTorchTensor",     "Redistribute", "_Call", "_Enter"};
+    "RegisterPostBackwardFunction", "_ToTorchTensor",     "_FromTorchTensor",     "Redistribute", "_Call", "_Enter",
+    "detach",                       "detach_"};
 
 std::uint32_t generator_argument(const c10::FunctionSchema& schema) {
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {

@@ -108,10 +108,10 @@ def check_verified(samples: int, *, every_way: bool) -> None:
     assert drawn & never.keys() == {"aten::rand"}
 
 
-@pytest.mark.parametrize("change", ["t_", "unsqueeze_", "squeeze_", "transpose_"])
+@pytest.mark.parametrize("change", ["t_", "unsqueeze_", "squeeze_", "transpose_", "detach_", "detach"])
 def test_what_is_only_seen_otherwise_is_still_what_was_made(change: str) -> None:
     """``unsqueeze_`` and the like write nothing: what is known of their argument holds afterwards."""
-    arguments = {"t_": (), "unsqueeze_": (0,), "squeeze_": (0,), "transpose_": (0, 1)}[change]
+    arguments = {"t_": (), "unsqueeze_": (0,), "squeeze_": (0,), "transpose_": (0, 1)}.get(change, ())
     x = torch.randn(64, 256)
     expected = getattr(torch.tanh(x), change)(*arguments)
     core = native.load()
