@@ -69,9 +69,9 @@ def to_plan_for(
 
     Not where nothing is copied: there may be no plan for less.
     """
-    seated = module.ordered() and recompute != "only"
-    spare = to_spare(trace, device.budget_chunks) if seated else 0
-    return replace(device, budget_chunks=device.budget_chunks - spare)
+    if not module.ordered() or recompute == "only":
+        return device
+    return replace(device, budget_chunks=device.budget_chunks - to_spare(trace, device.budget_chunks))
 
 
 def install(module: ModuleType, plan: lgm.Plan, recording: Recording, budget_chunks: int) -> None:
