@@ -311,7 +311,7 @@ def test_a_plan_of_what_was_moved_meanwhile_is_not_taken(
     everything(64 * PAGE, policy="plan")
     planner = planning.current()
     taken: list[Any] = []
-    monkeypatch.setattr(planning, "install", lambda _module, plan, _recording: taken.append(plan))
+    monkeypatch.setattr(planning, "install", lambda _module, plan, *_: taken.append(plan))
     made = SimpleNamespace(
         trace=SimpleNamespace(operations=1, seconds=1.0), reservation=0, remaking=None,
         prediction=SimpleNamespace(out_chunks=0, in_chunks=0, step_seconds=1.0),
