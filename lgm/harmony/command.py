@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-overlap", dest="overlap", action="store_false", help="copies wait for computing")
     parser.add_argument("--layers", type=int, default=32, metavar="N", help="into which a trace's model is cut (32)")
     parser.add_argument("--gpu", choices=sorted(GPUS), help="what a trace would take there, by arithmetic")
-    parser.add_argument("--numbers", choices=get_args(Numbers), default="fp32", help="with --gpu: in which format")
+    parser.add_argument("--numbers", choices=get_args(Numbers), help="with --gpu: in which format (fp32)")
     parser.add_argument("-o", "--output", metavar="JSON", help="write the fastest for ui.perfetto.dev")
 
 
@@ -50,6 +50,8 @@ def run(options: argparse.Namespace, progress: Callable[[str, float], None]) -> 
             raise LgmError(f"--{name} {count}: at least 1")
     if options.output is not None and not Path(options.output).absolute().parent.is_dir():
         raise LgmError(f"cannot write {options.output}: there is no such folder")
+    if options.numbers is not None and options.gpu is None:
+        raise LgmError("--numbers is what --gpu computes in; name one")
     profile, samples = _profile(options)
     link = parse_speed(options.link, "--link")
     machine = Machine(
@@ -83,6 +85,6 @@ def _profile(options: argparse.Namespace) -> tuple[Profile, int]:
     trace = codec.load_trace(options.profile)
     profile = profile_of(trace, options.samples, options.layers)
     if options.gpu is not None:
-        there = profile_of(on_gpu(trace, GPUS[options.gpu], options.numbers), options.samples, options.layers)
+        there = profile_of(on_gpu(trace, GPUS[options.gpu], options.numbers or "fp32"), options.samples, options.layers)
         profile = replace(there, update=profile.update) if options.optimizer_on == "host" else there
     return profile, options.samples if options.minibatch is None else options.minibatch

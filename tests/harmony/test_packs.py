@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import namedtuple
+from collections import OrderedDict, UserDict, namedtuple
+from types import MappingProxyType
 from typing import Any
 
 import hypothesis
@@ -83,6 +84,26 @@ def test_batches_are_cut() -> None:
     assert [part.x.tolist() for part in parts] == [[0, 1, 2], [3, 4], [5, 6]]
     assert torch.equal(torch.cat([part.y["y"][0] for part in parts]), y)
     assert all(isinstance(part, Pair) and part.y["name"] == "seven" and part.y["scale"] == 2 for part in parts)
+
+
+class Encoding(UserDict[str, Any]):
+    """Entries are attributes, too, as of transformers' BatchEncoding."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.data[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+@pytest.mark.parametrize("kind", [Encoding, OrderedDict, MappingProxyType])
+def test_mappings_are_cut(kind: Any) -> None:
+    whole = kind({"ids": torch.arange(4)})
+    parts = cut(whole, 2)
+    assert [part["ids"].tolist() for part in parts] == [[0, 1], [2, 3]]
+    assert len(whole["ids"]) == 4
+    assert all(type(part) is (dict if kind is MappingProxyType else kind) for part in parts)
+    assert kind is not Encoding or parts[1].ids is parts[1]["ids"]
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,10 @@ def test_fit_says_what_it_assumes_and_takes_what_it_is_given(trace: str, capsys:
             "--minibatch 0: at least 1",
         ),
         (
+            ["harmony", "{recorded}", "--samples", "4", "--budget", "1GiB", "--numbers", "bf16"],
+            "what --gpu computes in",
+        ),
+        (
             ["harmony", "{recorded}", "--samples", "4", "--budget", "1GiB", "-o", "nowhere/x.json"],
             "there is no such folder",
         ),

@@ -6,7 +6,8 @@ Leaves: which microbatch runs (``weave``), its random numbers (``generators``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -58,7 +59,10 @@ def _part(value: Any, index: int, count: int) -> Any:
         part = value.tensor_split(count)[index]
         return part if part.requires_grad else part.data  # may be overwritten without the others noticing
     if isinstance(value, Mapping):
-        return {key: _part(item, index, count) for key, item in value.items()}
+        # Entries may be attributes, too, as those of transformers' BatchEncoding.
+        parts = copy.copy(value) if isinstance(value, MutableMapping) else {}
+        parts.update({key: _part(item, index, count) for key, item in value.items()})
+        return parts
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_part(item, index, count) for item in value))
     if isinstance(value, list | tuple):

@@ -127,6 +127,8 @@ class End(NamedTuple):
     """A step ends."""
 
     loss: float
+    shape: tuple[int, ...]
+    """Of the loss: one value, in as many dimensions as the first process has it in."""
     dtype: torch.dtype
     """Of the loss."""
     state: bytes

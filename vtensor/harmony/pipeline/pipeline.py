@@ -103,7 +103,7 @@ class Pipeline:
 
     def end(self, loss: torch.Tensor) -> None:
         """All processes end the step, with this loss and the state of the generators."""
-        self._say_to_all(End(loss.item(), loss.dtype, generator_state().numpy().tobytes()))
+        self._say_to_all(End(loss.item(), tuple(loss.shape), loss.dtype, generator_state().numpy().tobytes()))
         self._mail.settle()
 
     def fail(self, error: BaseException) -> None:
@@ -131,7 +131,7 @@ class Pipeline:
             raise
         set_generator_state(torch.frombuffer(bytearray(end.state), dtype=torch.uint8))
         self._mail.settle()
-        return torch.tensor(end.loss, dtype=end.dtype)
+        return torch.full(end.shape, end.loss, dtype=end.dtype)
 
     def _await_step(self) -> tuple[int, Worker]:
         began = self._mail.hear(0)
