@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import lgm
 from lgm.errors import LgmError
 
 from .config import is_verifying
-from .planning import current
+from .planning import current, newest_plan
 from .recordings import make_recording
 from .speeds import flop_per_second
 
@@ -74,7 +75,19 @@ def recorded_trace(**meta: Any) -> lgm.Trace:
             f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step or "
             "vtensor.step()"
         )
-    return trace_of(raw, **meta)
+    return _with_calls(trace_of(raw, **meta), newest_plan())
+
+
+def _with_calls(trace: lgm.Trace, plan: lgm.Plan | None) -> lgm.Trace:
+    """While a plan is followed only what it makes again is noted; what else could be, the iteration it is of knew."""
+    if plan is None or current().wanted or _names(trace) != _names(plan.recorded):
+        return trace
+    known = plan.recorded
+    return replace(trace, call_first=known.call_first, call_last=known.call_last, call_again=known.call_again)
+
+
+def _names(trace: lgm.Trace) -> list[str]:
+    return [trace.names[k] for k in trace.op_name.tolist()]
 
 
 def trace_of(raw: dict[str, Any], **meta: Any) -> lgm.Trace:

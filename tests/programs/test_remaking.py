@@ -258,6 +258,17 @@ def test_plans_draw_random_numbers_again(tmp_path: Path) -> None:
     assert "aten::bernoulli_.float (again)" in plan.trace.names
 
 
+def test_a_trace_of_a_planned_iteration_knows_what_could_be_made_again(tmp_path: Path) -> None:
+    """While a plan is followed only what it makes again is seen."""
+    with vtensor.enabled(300 * PAGE, chunk=PAGE, min_size=PAGE, link="8MB/s"):
+        net_with_dropout()
+        assert vtensor.memory_stats()["planned_iterations"]
+        plan, trace = planning.newest_plan(), vtensor.save_trace(tmp_path / "trace.npz")
+    assert plan is not None
+    assert np.array_equal(trace.call_again, plan.recorded.call_again)
+    assert trace.call_again.any()
+
+
 def test_random_numbers_that_two_threads_draw_at_once() -> None:
     """Whose generator had which state nobody can say: what was made of such numbers is not made again."""
     core, drop_everything, over = native.load(), dropping(), threading.Event()
