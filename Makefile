@@ -33,7 +33,7 @@ docs: $(STAMP)
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
 
 sanitize: $(STAMP)
-	$(MAKE) -C tests/native -j$$(nproc) --output-sync sanitize CUDA_INCLUDE=$$($(BIN)/python -c "from vtensor.cuda_headers import cuda_include; print(cuda_include())")
+	$(MAKE) -C tests/native -j$$(nproc) --output-sync sanitize CUDA_INCLUDE=$$($(BIN)/python -c "from vtensor.native.cuda_headers import cuda_include; print(cuda_include())")
 
 # On a machine with a GPU, with whatever torch and CuPy are there: nothing is installed. One part: make gpu-check PART=costs
 gpu-check:

@@ -12,8 +12,8 @@ from typing import Any
 import lgm
 from lgm.fits import LARGEST, largest_batches
 from lgm.gpus import GPUS
-from vtensor.config import chunk_for
 from vtensor.demo.workloads import WORKLOADS
+from vtensor.settings.config import chunk_for
 
 from .plans import TRACES
 from .record import Row, write

@@ -5,7 +5,7 @@ A link is as much slower than theirs as this processor is than their GPU.
 
 from __future__ import annotations
 
-from vtensor.speeds import flop_per_second
+from vtensor.planning.speeds import flop_per_second
 
 # A GTX 1650 computes about 3 TFLOP/s in fp32 and has PCIe 3.0 x16, about 12 GB/s.
 FLOP_PER_BYTE = 3e12 / 12e9

@@ -17,8 +17,8 @@ from lgm.gpus import GPUS, Numbers, on_gpu
 from lgm.lifetimes import analyze_lifetimes
 from lgm.mix_bound import least_seconds_of_any_mix
 from vtensor import native
-from vtensor.plans import install, to_plan_for
-from vtensor.recordings import make_recording
+from vtensor.planning.plans import install, to_plan_for
+from vtensor.planning.recordings import make_recording
 
 from .record import Row, write
 

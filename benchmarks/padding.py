@@ -2,7 +2,7 @@
 
 Covers: padding (the rest of each tensor's last chunk) and unmanaged memory (tensors smaller than `min_size`), as shares
 of what plain PyTorch needs at its peak: by chunk size where each tensor has chunks of its own, and as a session at half
-of that peak has it, where what the optimizer keeps lies side by side (``vtensor/shelves.py``).
+of that peak has it, where what the optimizer keeps lies side by side (``vtensor/session/shelves.py``).
 Leaves: what chunks cost in time (``gpu_check``). Sizes do not depend on the device: all is recorded on the processor.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 import lgm
 from lgm.lifetimes import cover, lifespans
-from vtensor.config import chunk_for
+from vtensor.settings.config import chunk_for
 
 from .record import Row, write
 from .steps import MIB

@@ -1,7 +1,7 @@
 """What a plan must know of a device, and what it promises there.
 
 Covers: speeds and costs, a prediction, and that their values make sense.
-Leaves: traces and plans (``model``), how a device's speeds are found (``vtensor/speeds.py``).
+Leaves: traces and plans (``model``), how a device's speeds are found (``vtensor/planning/speeds.py``).
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ import torch
 os.environ.setdefault("VTENSOR_ANALYSIS", "here")
 
 import vtensor
-from vtensor import lifecycle, native, watchdog
-from vtensor.config import Config
-from vtensor.strict import is_strict
+from vtensor import native
+from vtensor.hooks.strict import is_strict
+from vtensor.session import lifecycle, watchdog
+from vtensor.settings.config import Config
 
 hypothesis.settings.register_profile(
     "default", max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)

@@ -16,7 +16,7 @@ import torch
 
 import vtensor
 from vtensor import native
-from vtensor.math_library import settle
+from vtensor.devices.math_library import settle
 
 PAGE = 4096
 Program = Callable[[], Any]

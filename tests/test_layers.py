@@ -40,24 +40,34 @@ ENGINE = [  # the rooms of kernels/engine
     {"engine"},
 ]
 VTENSOR = [
-    {"errors", "patches", "background", "logs", "groups", "surroundings", "marker"},
-    {"available"},
-    {"config", "cuda_headers", "recordings", "math_library", "cache"},
-    {"journal"},
-    {"native", "plans", "speeds", "analysis"},
-    {"doors", "foreach", "planning", "pools", "chunk_ops", "watchdog"},
-    {"strict", "traces", "compiled"},
-    {"cpu", "gpu", "adoption"},
-    {"reserve", "shelves"},
-    {"lifecycle"},
+    {"errors", "logs"},
+    {"settings", "native"},
+    {"planning", "hooks"},
+    {"devices"},
     {"session"},
-    {"primitives", "stats", "harmony", "profile_tracks"},
+    {"primitives", "reports", "harmony"},
     {"__init__"},
-    {"launcher", "doctor", "demo", "callbacks", "rehearsal"},
-    {"commands"},
-    {"cli"},
+    {"demo", "callbacks"},
+    {"command"},
     {"__main__"},
 ]
+ROOMS = {  # the modules of each package of vtensor/
+    "native": [{"cuda_headers", "cache"}, {"library"}, {"chunk_ops", "__init__"}],
+    "settings": [{"groups"}, {"available"}, {"config"}, {"__init__"}],
+    "planning": [
+        {"background", "marker", "recordings"},
+        {"journal", "speeds", "analysis", "plans"},
+        {"planner"},
+        {"traces", "__init__"},
+    ],
+    "hooks": [{"patches"}, {"doors", "foreach"}, {"compiled", "strict"}, {"__init__"}],
+    "devices": [{"math_library", "surroundings", "pools"}, {"cpu", "gpu"}, {"__init__"}],
+    "session": [{"watchdog", "adoption", "shelves", "reserve"}, {"lifecycle"}, {"enabling"}, {"__init__"}],
+    "reports": [{"stats", "profile_tracks"}, {"__init__"}],
+    "demo": [{"workloads"}, {"worker"}, {"show"}, {"__init__"}],
+    "callbacks": [{"figures"}, {"transformers", "lightning"}, {"__init__"}],
+    "command": [{"launcher", "doctor", "rehearsal"}, {"commands"}, {"cli"}, {"__init__"}],
+}
 LGM_HARMONY = [
     {"profile", "packing"},
     {"recorded", "measured", "tasks"},
@@ -180,17 +190,26 @@ def test_vtensor_imports_downward(source: Path) -> None:
         assert level(VTENSOR, imported) < level(VTENSOR, own), f"{source.name} imports {imported}"
 
 
+def rooms_of(package: Path) -> list[set[str]]:
+    """The modules of a package, lowest first."""
+    name = package.relative_to(ROOT).as_posix()
+    harmonies = {"lgm/harmony": LGM_HARMONY, "vtensor/harmony": HARMONY, "vtensor/harmony/pipeline": PIPELINE}
+    return harmonies.get(name) or ROOMS[package.name]
+
+
 @pytest.mark.parametrize(
     "source",
-    sorted([*ROOT.glob("lgm/harmony/*.py"), *ROOT.glob("vtensor/harmony/**/*.py")]),
+    sorted([*ROOT.glob("lgm/harmony/*.py"), *ROOT.glob("vtensor/*/**/*.py")]),
     ids=lambda p: str(p.relative_to(ROOT)),
 )
-def test_rooms_of_harmony_import_downward(source: Path) -> None:
-    rooms = {"lgm": LGM_HARMONY, "vtensor": HARMONY, "harmony": PIPELINE}[source.parts[-3]]
-    for imported in re.findall(r"^from \.(\w+) import", source.read_text(), re.MULTILINE):
+def test_rooms_of_packages_import_downward(source: Path) -> None:
+    text, rooms = source.read_text(), rooms_of(source.parent)
+    named = re.findall(r"^ *from \. import ([\w, ]+)", text, re.MULTILINE)
+    beside = [*re.findall(r"^ *from \.(\w+) import", text, re.MULTILINE), *re.findall(r"\w+", ", ".join(named))]
+    for imported in beside:
         assert level(rooms, imported) < level(rooms, source.stem), f"{source.name} imports {imported}"
     if rooms is PIPELINE:
-        for imported in re.findall(r"^from \.\.(\w+) import", source.read_text(), re.MULTILINE):
+        for imported in re.findall(r"^from \.\.(\w+) import", text, re.MULTILINE):
             assert level(HARMONY, imported) < level(HARMONY, "pipeline"), f"{source.name} imports {imported}"
 
 

@@ -10,16 +10,16 @@ Importing this package builds nothing and touches no device; :func:`enable` does
 
 from __future__ import annotations
 
+from .devices.gpu import cupy_allocator
 from .errors import BuildError, ConfigError, HarmonyError, NotEnabledError, UnsupportedDeviceError, VtensorError
-from .gpu import cupy_allocator
 from .harmony import Harmony
-from .lifecycle import is_enabled
-from .planning import step
+from .planning.planner import step
+from .planning.traces import record, save_trace
 from .primitives import Residency, VTensor, adopt, merge, residency, salloc, split
-from .profile_tracks import tracks
-from .session import disable, enable, enabled
-from .stats import memory_stats, memory_summary, reset_peak_memory_stats
-from .traces import record, save_trace
+from .reports.profile_tracks import tracks
+from .reports.stats import memory_stats, memory_summary, reset_peak_memory_stats
+from .session.enabling import disable, enable, enabled
+from .session.lifecycle import is_enabled
 
 __version__ = "0.1.0"
 

@@ -13,11 +13,11 @@ from typing import Literal, get_args
 import torch
 
 from . import native
-from .adoption import Owner, move_in
-from .config import parse_bytes
-from .doors import address_of, storage_of
 from .errors import ConfigError
-from .lifecycle import active_config, core
+from .hooks.doors import address_of, storage_of
+from .session.adoption import Owner, move_in
+from .session.lifecycle import active_config, core
+from .settings.config import parse_bytes
 
 __all__ = ["Residency", "State", "VTensor", "adopt", "merge", "residency", "salloc", "split"]
 
@@ -31,7 +31,7 @@ class VTensor:
     index: int
     address: int
     """Virtual address of its first byte; it never changes while the tensor lives, but for what an optimizer keeps: see
-    ``vtensor/shelves.py``."""
+    ``vtensor/session/shelves.py``."""
     nbytes: int
     """Bytes of the tensor in it; less than a chunk in the last piece, and in the first of one that shares it."""
     state: State
@@ -120,7 +120,7 @@ def residency(tensor: torch.Tensor) -> Residency:
 
 
 def _pieces(tensor: torch.Tensor) -> list[VTensor]:
-    """Those of its storage; the first and the last may hold parts of others' too (``shelves``)."""
+    """Those of its storage; the first and the last may hold parts of others' too (``session.shelves``)."""
     begin = address_of(tensor)
     end = begin + storage_of(tensor).nbytes()
     pieces: list[VTensor] = []

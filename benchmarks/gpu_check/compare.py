@@ -22,8 +22,8 @@ import vtensor
 from lgm.bounds import least_seconds_in_windows
 from lgm.lifetimes import analyze_lifetimes
 from vtensor import native
-from vtensor.gpu import lent_bytes
-from vtensor.planning import newest_plan
+from vtensor.devices.gpu import lent_bytes
+from vtensor.planning.planner import newest_plan
 
 from ..record import Row
 from .kept import Kept

@@ -1,8 +1,8 @@
 // When things were done that no operation of the program is: copies, and making again.
 //
 // Covers: a bounded log of them, kept only while somebody asked for it.
-// Leaves: drawing it beside torch's profile (vtensor/profile_tracks.py). A GPU's copies are not here: CUDA's own profiler sees
-// them. Thread-safety: every call may come from any thread. The mutex is a leaf: nothing is called under it.
+// Leaves: drawing it beside torch's profile (vtensor/reports/profile_tracks.py). A GPU's copies are not here: CUDA's own profiler
+// sees them. Thread-safety: every call may come from any thread. The mutex is a leaf: nothing is called under it.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // Kernels on the bytes of chunks: many pieces into one run of bytes and back, a pattern written and checked.
 //
 // Covers: one launch for any number of pieces, of any size and alignment.
-// Leaves: loading and launching (vtensor/chunk_ops.py, through CuPy). The engine calls none of this: one copy of the copy engine
+// Leaves: loading and launching (vtensor/native/chunk_ops.py, through CuPy). The engine calls none of this: one copy of the copy engine
 // moves a whole chunk, and a kernel beside the program's own takes processors from it.
 //
 // Plain C++ but for the words of CUDA, so that tests/native/chunk_ops_programs.cpp runs it on a processor.

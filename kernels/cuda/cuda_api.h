@@ -1,7 +1,7 @@
 // The CUDA driver's functions, found when the program runs: nothing here is linked, and a machine without a GPU loads the rest.
 //
 // Covers: the functions vtensor needs, by their names in cuda.h, and errors as Status and words.
-// Leaves: what they are for (driver_cuda.h). Compiled only where cuda.h is (vtensor/native.py).
+// Leaves: what they are for (driver_cuda.h). Compiled only where cuda.h is (vtensor/native/library.py).
 #pragma once
 
 #include <cuda.h>

@@ -1,7 +1,7 @@
 // Memory for a GPU that the driver of the port does not own: chunks for a CuPy pool, and pinned memory of the host.
 //
 // Covers: making and giving back whole chunks, one allocation handle each, mapped side by side; pinning.
-// Leaves: the pool (vtensor/pools.py), the use of its chunks by the engine (driver_cuda.h: donate), the host store.
+// Leaves: the pool (vtensor/devices/pools.py), the use of its chunks by the engine (driver_cuda.h: donate), the host store.
 #pragma once
 
 #include "store/host_store.h"

@@ -2,7 +2,7 @@
 //
 // Covers: one allocation handle for each chunk, a home address for its copies, mappings at tensors' addresses, two copy streams,
 // events as tickets, contexts on whatever thread calls.
-// Leaves: everything driver.h leaves; which memory the chunks are (they may be donated, vtensor/pools.py).
+// Leaves: everything driver.h leaves; which memory the chunks are (they may be donated, vtensor/devices/pools.py).
 //
 // CUDA's rules that shape this file (driver API reference, "Virtual Memory Management"): a handle is mapped whole, from its
 // beginning; an unmapping covers a whole mapping; nothing of this is ordered with streams, and unmapping does not wait. One

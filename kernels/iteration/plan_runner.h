@@ -2,7 +2,7 @@
 //
 // Covers: the plans by what their iteration does, and how large it is; deviations, boundaries.
 // Leaves: which iterations are worth one (sightings.h), which tensor of a plan is which range (binding.h), where an iteration
-// finds back (way_back.h), moving chunks (Engine::move_by_plan), making plans (lgm/, called from vtensor/planning.py).
+// finds back (way_back.h), moving chunks (Engine::move_by_plan), making plans (lgm/, called from vtensor/planning/planner.py).
 //
 // A plan knows its steps (steps.h): one comparison a row tells whether the iteration still is the planned one. If not, another
 // plan in which all before was the same takes over (another model, say); if there is none, the reactive policy does, until

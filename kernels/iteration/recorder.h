@@ -2,7 +2,7 @@
 //
 // Covers: what happened since the last boundary, as plain arrays; rolling hashes that name what the iteration does, and its
 // shape.
-// Leaves: what is done with it (plan_runner.h for following a plan, vtensor/recorder.py for making a trace of it).
+// Leaves: what is done with it (plan_runner.h for following a plan, vtensor/planning/recordings.py for making a trace of it).
 //
 // A row begins when an operation first uses or allocates managed memory; operations that do neither leave no trace, so a
 // `loss.item()` now and then changes nothing. An operation that allocates after something was freed in it goes on in another row:

@@ -1,7 +1,7 @@
 // Reads outside operations on the host device: a touch of memory that is not there brings it.
 //
 // Covers: the SIGSEGV handler, and passing on faults that are not ours to whoever was there before.
-// Leaves: what bringing means (Engine::on_fault). A GPU has no such handler: there the doors in vtensor/doors.py
+// Leaves: what bringing means (Engine::on_fault). A GPU has no such handler: there the doors in vtensor/hooks/doors.py
 // make resident instead.
 #pragma once
 

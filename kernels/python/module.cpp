@@ -2,7 +2,7 @@
 //
 // Covers: starting and stopping the product's engine, the primitives by address. module_planning.cpp has traces and plans,
 // module_parts.cpp single parts for the tests, module_figures.cpp what all three share.
-// Leaves: argument checking for people (vtensor/session.py and vtensor/config.py).
+// Leaves: argument checking for people (vtensor/session/enabling.py and vtensor/settings/config.py).
 
 #include "process/fault_handler.h"
 #include "iteration/managed.h"
@@ -192,7 +192,7 @@ Engine& current() {
 }  // namespace vt
 
 PYBIND11_MODULE(_vtensor_native, m) {
-  m.doc() = "Native core of vtensor. See vtensor/native.py.";
+  m.doc() = "Native core of vtensor. See vtensor/native/library.py.";
   py::register_exception<vt::InvalidUse>(m, "InvalidUse", PyExc_ValueError);
   py::register_exception<vt::OutOfMemory>(m, "OutOfMemory", PyExc_MemoryError);
   vt::bind_product(m);

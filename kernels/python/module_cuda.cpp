@@ -154,7 +154,7 @@ void bind_cuda(py::module_& m) {
     return engine->drained();  // else live tensors still use its chunks
   });
   m.def("measure_cuda", &measure, py::arg("chunk"), py::arg("chunks"), py::arg("ordinal"));
-  // For vtensor/pools.py.
+  // For vtensor/devices/pools.py.
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   m.def("make_slab", &make_slab, py::arg("bytes"), py::arg("chunk"), py::arg("ordinal"), Unlocked());
   m.def("free_slab", &free_slab, py::arg("address"), py::arg("bytes"), py::arg("chunk"), py::arg("ordinal"), Unlocked());

@@ -1,7 +1,7 @@
 // Tensors side by side in one allocation.
 //
 // Covers: asking and moving, by what torch knows a tensor by (`Tensor._cdata`).
-// Leaves: which tensors (vtensor/shelves.py), all else to torch_shelves.h.
+// Leaves: which tensors (vtensor/session/shelves.py), all else to torch_shelves.h.
 
 #include <algorithm>
 

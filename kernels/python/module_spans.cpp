@@ -1,6 +1,6 @@
 // When copies and makings happened, for a picture beside torch's profile.
 //
-// Covers: keeping the log (base/spans.h) and handing it out. Leaves: the picture (vtensor/profile_tracks.py).
+// Covers: keeping the log (base/spans.h) and handing it out. Leaves: the picture (vtensor/reports/profile_tracks.py).
 
 #include <tuple>
 

@@ -5,7 +5,7 @@
 // storage follows.
 //
 // Covers: which tensors may be moved at all, and moving them.
-// Leaves: which ones should be (vtensor/shelves.py), the end of a shelf (iteration/managed.h).
+// Leaves: which ones should be (vtensor/session/shelves.py), the end of a shelf (iteration/managed.h).
 // Requires: the caller keeps the tensors alive.
 #pragma once
 

@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 from vtensor import native
-from vtensor.cuda_headers import cuda_include
+from vtensor.native.cuda_headers import cuda_include
 
 # What torch's build generates, and a CPU wheel leaves out.
 MACROS = "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n"

@@ -14,11 +14,13 @@ import pytest
 import torch
 
 import vtensor
-from vtensor import chunk_ops, cuda_headers, doors, native
-from vtensor.config import make_config
-from vtensor.doors import open_doors
-from vtensor.gpu import fit_gpu
-from vtensor.patches import restore
+from vtensor import native
+from vtensor.devices.gpu import fit_gpu
+from vtensor.hooks import doors
+from vtensor.hooks.doors import open_doors
+from vtensor.hooks.patches import restore
+from vtensor.native import chunk_ops, cuda_headers
+from vtensor.settings.config import make_config
 
 from .cuda_headers import check
 

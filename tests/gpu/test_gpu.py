@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 import vtensor
-from vtensor import chunk_ops, native
-from vtensor.planning import wait_for_plan
+from vtensor import native
+from vtensor.native import chunk_ops
+from vtensor.planning.planner import wait_for_plan
 
 from ..identity import check_identity
 from ..programs.test_programs import MODELS, OPTIMIZERS
@@ -235,8 +236,8 @@ def test_cupy_shares_the_budget() -> None:
 
 PLANTED = """
 import cupy, torch, vtensor
-from vtensor import chunk_ops
-from vtensor.doors import address_of
+from vtensor.native import chunk_ops
+from vtensor.hooks.doors import address_of
 
 vtensor.enable("64MiB", device="cuda", chunk="2MiB", min_size=1, host="1GiB", policy="lru")
 

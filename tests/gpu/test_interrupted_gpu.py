@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from vtensor import gpu
-from vtensor.config import make_config
+from vtensor.devices import gpu
+from vtensor.settings.config import make_config
 
 from ..session.interrupts import interrupted, points_of
 

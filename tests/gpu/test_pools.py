@@ -1,4 +1,4 @@
-"""``vtensor.pools`` over CuPy's real pools, on a machine without a GPU (tests/gpu/cupy_standin)."""
+"""``vtensor.devices.pools`` over CuPy's real pools, on a machine without a GPU (tests/gpu/cupy_standin)."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from torch import nn
 
 import vtensor
 from vtensor import ConfigError, HarmonyError, native
-from vtensor.doors import address_of
 from vtensor.harmony.hosted import where_to_update
 from vtensor.harmony.microbatches import cut
+from vtensor.hooks.doors import address_of
 
 from ..identity import PAGE, check_identity
 from .models import MODELS, OPTIMIZERS, accumulate, gpt2

@@ -270,7 +270,7 @@ def test_a_source_file_is_no_trace(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_session_refuses_a_plan_that_makes_no_sense(tmp_path: Path) -> None:
-    read_plan = pytest.importorskip("vtensor.plans", exc_type=ImportError).read_plan  # where torch is
+    read_plan = pytest.importorskip("vtensor.planning.plans", exc_type=ImportError).read_plan  # where torch is
     from vtensor.errors import ConfigError
 
     whole, path = plans(tmp_path)[0], tmp_path / "mutant.npz"

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 
 import vtensor
-from vtensor.foreach import cut
+from vtensor.hooks.foreach import cut
 
 from ..identity import check_identity
 

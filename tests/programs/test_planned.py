@@ -18,8 +18,8 @@ import lgm
 import vtensor
 from lgm.gpus import GPUS, on_gpu
 from vtensor import native, planning
-from vtensor.planning import Planner, wait_for_plan
-from vtensor.recordings import make_recording
+from vtensor.planning.planner import Planner, wait_for_plan
+from vtensor.planning.recordings import make_recording
 
 from ..identity import PAGE, check_identity, leaves, same, seeded
 
@@ -158,7 +158,7 @@ def test_a_shape_that_repeats_during_another_analysis_gets_its_plan_later(monkey
         wait.wait(60)
         return analyze(*given, **options)
 
-    monkeypatch.setattr("vtensor.planning.lgm.analyze", slow)
+    monkeypatch.setattr("vtensor.planning.planner.lgm.analyze", slow)
     monkeypatch.setitem(globals(), "wait_for_plan", lambda: None)  # an analysis takes longer than an iteration
 
     def program(t: Trainer) -> None:
@@ -586,7 +586,7 @@ def test_a_plan_that_cannot_be_installed_leaves_nothing_behind(
     def refuse(*_given: Any) -> None:
         raise RuntimeError("refused")
 
-    monkeypatch.setattr("vtensor.planning.install", refuse)
+    monkeypatch.setattr("vtensor.planning.planner.install", refuse)
     with pytest.raises(RuntimeError, match="refused"):
         vtensor.enable(200 * PAGE, chunk=PAGE, plan=path)
     assert not vtensor.is_enabled()
@@ -643,7 +643,7 @@ def test_a_summary_says_that_each_step_has_a_thread_of_its_own(caplog: pytest.Lo
 def test_a_summary_says_that_the_first_plan_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     wait = threading.Event()
     analyze = lgm.analyze
-    monkeypatch.setattr("vtensor.planning.lgm.analyze", lambda *a, **k: wait.wait(60) and analyze(*a, **k))
+    monkeypatch.setattr("vtensor.planning.planner.lgm.analyze", lambda *a, **k: wait.wait(60) and analyze(*a, **k))
     monkeypatch.setitem(globals(), "wait_for_plan", lambda: None)
     with vtensor.enabled(320 << 10, chunk=PAGE, min_size=1):
         trainer = Trainer()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from vtensor.planning import wait_for_plan
+from vtensor.planning.planner import wait_for_plan
 
 from ..identity import check_identity
 

@@ -22,7 +22,8 @@ import lgm
 import vtensor
 from lgm.helper import framed
 from lgm.lifetimes import analyze_lifetimes
-from vtensor import analysis, planning, traces
+from vtensor import planning
+from vtensor.planning import analysis, traces
 
 TRACE = Path(__file__).resolve().parent.parent.parent / "traces" / "unet.npz"
 
@@ -195,9 +196,9 @@ def test_a_forked_child_has_one_of_its_own(helper: Any) -> None:
 
 def test_where_no_core_is_ever_idle_it_takes_turns(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, device = question()
-    monkeypatch.setattr("vtensor.analysis._WHILE", 0.0)
+    monkeypatch.setattr("vtensor.planning.analysis._WHILE", 0.0)
     spent = itertools.count(0.0, -1.0)
-    monkeypatch.setattr("vtensor.analysis._seconds", lambda _pid: next(spent))
+    monkeypatch.setattr("vtensor.planning.analysis._seconds", lambda _pid: next(spent))
     lgm.validate(analysis.analyze(trace, device, "never", urgent=False))
     assert not helper._aside
     assert os.sched_getscheduler(pid(helper)) == os.SCHED_OTHER
@@ -238,7 +239,7 @@ def test_it_is_begun_where_something_leaves(
     budget: str, first: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[int] = []
-    monkeypatch.setattr(planning, "prepare", begun.append)
+    monkeypatch.setattr(planning.planner, "prepare", begun.append)
     model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(6)])
     with vtensor.enabled(budget, chunk="16KiB", min_size="4KiB", host="64MiB"):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -301,7 +302,7 @@ def test_it_ends_with_who_asked(helper: Any) -> None:
 def test_a_program_that_ends_meanwhile_ends_at_once_and_without_a_word() -> None:
     script = """
 import threading, time, lgm
-from vtensor import analysis
+from vtensor.planning import analysis
 trace = lgm.load_trace({trace!r})
 def ask():
     try:

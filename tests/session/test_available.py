@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import vtensor
-from vtensor import groups
-from vtensor.available import budget_of_its_own, free_memory, physical_memory, spill_directory
-from vtensor.config import asked_again, chunk_for, make_config
-from vtensor.groups import Group, memory_groups
+from vtensor.settings import groups
+from vtensor.settings.available import budget_of_its_own, free_memory, physical_memory, spill_directory
+from vtensor.settings.config import asked_again, chunk_for, make_config
+from vtensor.settings.groups import Group, memory_groups
 
 from .test_cli import run
 
@@ -59,8 +59,8 @@ def test_a_disk_is_where_files_take_no_memory(monkeypatch: pytest.MonkeyPatch, t
 def test_without_a_disk_it_waits_in_the_reserve(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("vtensor.config.free_memory", lambda _device: 4 * GIB)
-    monkeypatch.setattr("vtensor.config.spill_directory", lambda: None)
+    monkeypatch.setattr("vtensor.settings.config.free_memory", lambda _device: 4 * GIB)
+    monkeypatch.setattr("vtensor.settings.config.spill_directory", lambda: None)
     config = make_config()
     assert (config.budget, config.host, config.spill_dir) == (4 * GIB - GIB // 2, GIB // 2, "")
     assert (
@@ -69,7 +69,7 @@ def test_without_a_disk_it_waits_in_the_reserve(
 
 
 def test_what_is_given_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("vtensor.config.free_memory", lambda _device: 4 * GIB)
+    monkeypatch.setattr("vtensor.settings.config.free_memory", lambda _device: 4 * GIB)
     assert make_config(spill_dir=tmp_path).spill_dir == str(tmp_path)
     monkeypatch.chdir(tmp_path.parent)
     relative = make_config(spill_dir=tmp_path.name)
@@ -84,8 +84,8 @@ def test_what_is_given_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_more_than_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("vtensor.config.free_memory", lambda _device: 64 << 20)
-    monkeypatch.setattr("vtensor.config.spill_directory", lambda: str(tmp_path))
+    monkeypatch.setattr("vtensor.settings.config.free_memory", lambda _device: 64 << 20)
+    monkeypatch.setattr("vtensor.settings.config.spill_directory", lambda: str(tmp_path))
     with vtensor.enabled():
         tensors = [torch.full((1 << 20,), float(i)) for i in range(32)]  # 128 MiB
         stats = vtensor.memory_stats()
@@ -148,7 +148,7 @@ def test_what_is_not_managed_grows(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     free = {"bytes": 4 * GIB}
     for module in ("config", "reserve"):
         monkeypatch.setattr(f"vtensor.{module}.free_memory", lambda _device: free["bytes"])
-    monkeypatch.setattr("vtensor.reserve._PAUSE", 0.0)
+    monkeypatch.setattr("vtensor.session.reserve._PAUSE", 0.0)
     reserve, mib = GIB // 2, 1 << 20
     budget = 4 * GIB - reserve
     with vtensor.enabled():
@@ -169,8 +169,8 @@ def test_what_is_not_managed_grows(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 
 
 def test_a_given_budget_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vtensor.reserve.free_memory", lambda _device: 0)
-    monkeypatch.setattr("vtensor.reserve._PAUSE", 0.0)
+    monkeypatch.setattr("vtensor.session.reserve.free_memory", lambda _device: 0)
+    monkeypatch.setattr("vtensor.session.reserve._PAUSE", 0.0)
     with vtensor.enabled("64MiB"):
         train(3)
         assert vtensor.memory_stats()["budget_bytes"] == 64 << 20

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vtensor import cli, doctor
+from vtensor.command import cli, doctor
 
 SCRIPT = """
 import sys, pickle, torch

@@ -9,7 +9,7 @@ import pytest
 
 import lgm
 from lgm.units import format_seconds
-from vtensor.rehearsal import _differ
+from vtensor.command.rehearsal import _differ
 
 from .test_cli import run
 

@@ -20,7 +20,8 @@ from torch.optim import optimizer
 
 import lgm
 import vtensor
-from vtensor import lifecycle, native, planning
+from vtensor import native, planning
+from vtensor.session import lifecycle
 
 from .interrupts import Point, interrupted, points_of, thinned
 
@@ -39,7 +40,7 @@ def as_torch_has_it() -> dict[str, Any]:
         "faulthandler": faulthandler.enable,
         "hooks": list(hooks.values()),
         "threads": [t.name for t in threading.enumerate() if t.name.startswith("vtensor")],
-        "planner": planning._planner,
+        "planner": planning.planner._planner,
         "enabled": vtensor.is_enabled(),
     }
 
@@ -218,7 +219,7 @@ def test_a_signal_while_disable_waits_for_an_analysis(monkeypatch: pytest.Monkey
         ended.set()
         raise lgm.InfeasibleError("none", 2, 1, "none")
 
-    monkeypatch.setattr(planning, "make_recording", slow)
+    monkeypatch.setattr(planning.planner, "make_recording", slow)
     planner = planning.current()
     planner.work.start(lambda: planner._analyze({}, lgm.Device(1, 1, 1)))
     assert running.wait(60)

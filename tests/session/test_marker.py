@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from vtensor.marker import Marker
+from vtensor.planning.marker import Marker
 
 
 class Optimizer:

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 import vtensor
-from vtensor import lifecycle, native, planning
-from vtensor.config import make_config, parse_bytes, parse_link
+from vtensor import native, planning
+from vtensor.session import lifecycle
+from vtensor.settings.config import make_config, parse_bytes, parse_link
 
 PAGE = 4096
 
@@ -36,7 +37,7 @@ def test_an_enable_that_fails_half_way_leaves_nothing_behind(monkeypatch: pytest
     def refuse(*_given: Any) -> None:
         raise RuntimeError("refused")
 
-    monkeypatch.setattr("vtensor.lifecycle.cut_foreach", refuse)
+    monkeypatch.setattr("vtensor.session.lifecycle.cut_foreach", refuse)
     with pytest.raises(RuntimeError, match="refused"):
         vtensor.enable("64MiB")
     assert not vtensor.is_enabled()
@@ -311,12 +312,12 @@ def test_a_plan_of_what_was_moved_meanwhile_is_not_taken(
     everything(64 * PAGE, policy="plan")
     planner = planning.current()
     taken: list[Any] = []
-    monkeypatch.setattr(planning, "install", lambda _module, plan, *_: taken.append(plan))
+    monkeypatch.setattr(planning.planner, "install", lambda _module, plan, *_: taken.append(plan))
     made = SimpleNamespace(
         trace=SimpleNamespace(operations=1, seconds=1.0), reservation=0, remaking=None,
         prediction=SimpleNamespace(out_chunks=0, in_chunks=0, step_seconds=1.0),
     )  # fmt: skip
-    monkeypatch.setattr(planning, "plans", lambda *_: [made])
+    monkeypatch.setattr(planning.planner, "plans", lambda *_: [made])
     recording, device = SimpleNamespace(trace=None), SimpleNamespace(budget_chunks=64)
     planner._plan(recording, {}, device)
     assert taken == [made]

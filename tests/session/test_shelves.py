@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import vtensor
-from vtensor import native, shelves
-from vtensor.shelves import runs
+from vtensor import native
+from vtensor.session import shelves
+from vtensor.session.shelves import runs
 
 from ..identity import check_identity, leaves, same, seeded
 

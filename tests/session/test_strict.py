@@ -11,7 +11,7 @@ import torch
 
 import vtensor
 from vtensor import native
-from vtensor.strict import explain
+from vtensor.hooks.strict import explain
 
 from ..identity import check_identity
 from ..programs.test_programs import MODELS, OPTIMIZERS, training
@@ -19,8 +19,9 @@ from ..programs.test_programs import MODELS, OPTIMIZERS, training
 PLANTED = """
 import ctypes, sys
 import torch, vtensor
-from vtensor import lifecycle, native
-from vtensor.doors import address_of
+from vtensor.session import lifecycle
+from vtensor import native
+from vtensor.hooks.doors import address_of
 
 strict = sys.argv[1] == "strict"
 module = native.load()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vtensor.surroundings import look_around
+from vtensor.devices.surroundings import look_around
 
 PLAIN = {"count": 1, "release": "6.8.0-45-generic", "libraries": "/usr/lib/libcuda.so.1\n"}
 

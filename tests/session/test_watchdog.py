@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import vtensor
-from vtensor import logs, native, watchdog
+from vtensor import logs, native
+from vtensor.session import watchdog
 
 from ..identity import PAGE
 

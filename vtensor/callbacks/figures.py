@@ -1,12 +1,12 @@
 """What callbacks tell: the figures of a step, as loggers take them.
 
-Covers: differences and averages since the last time. Leaves: counting (``vtensor.stats``), logging (the libraries).
+Covers: differences and averages since the last time. Leaves: counting (``vtensor.reports``), logging (the libraries).
 """
 
 from __future__ import annotations
 
-from ..lifecycle import is_enabled
-from ..stats import memory_stats
+from ..reports.stats import memory_stats
+from ..session.lifecycle import is_enabled
 
 __all__ = ["Figures"]
 

@@ -17,7 +17,7 @@ import torch
 
 import vtensor
 
-from ..math_library import settle
+from ..devices.math_library import settle
 from .workloads import workload
 
 __all__ = ["digest", "main"]

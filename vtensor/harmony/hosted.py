@@ -21,11 +21,11 @@ from typing import Any, Literal, get_args
 import torch
 
 from .. import native
-from ..config import format_bytes
-from ..doors import address_of, storage_of
 from ..errors import ConfigError, HarmonyError
-from ..lifecycle import active_config, is_enabled
+from ..hooks.doors import address_of, storage_of
 from ..logs import log
+from ..session.lifecycle import active_config, is_enabled
+from ..settings.config import format_bytes
 from .host_memory import HostMemory
 from .neighbours import Neighbours
 from .whole import share_state

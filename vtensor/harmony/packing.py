@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ..config import format_bytes
-from ..lifecycle import active_config, is_enabled
 from ..logs import log
+from ..session.lifecycle import active_config, is_enabled
+from ..settings.config import format_bytes
 from .packs import cut_evenly, pack
 from .stops import Order
 

@@ -14,9 +14,9 @@ from torch import nn
 
 from .. import native
 from ..errors import ConfigError
-from ..lifecycle import active_config, is_enabled
 from ..logs import log
-from ..planning import as_one_iteration
+from ..planning.planner import as_one_iteration
+from ..session.lifecycle import active_config, is_enabled
 from .again import Again
 from .arguments import check
 from .generators import Generators

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from vtensor.cuda_headers import cuda_include
+from vtensor.native.cuda_headers import cuda_include
 
 HERE = Path(__file__).resolve().parent
 MODULE = "cupy_backends.cuda.api.runtime"

@@ -33,7 +33,7 @@ class Base:
 
 
 def pool_of(base: Base, budget: int, shrink: Any = lambda chunks: []) -> Any:
-    from vtensor.pools import ChunkSource, DevicePool
+    from vtensor.devices.pools import ChunkSource, DevicePool
 
     return DevicePool(ChunkSource(base.make, base.give_back, CHUNK), budget * CHUNK, shrink)
 

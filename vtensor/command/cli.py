@@ -1,0 +1,196 @@
+"""The command ``vtensor``: run, fit, demo, doctor, build.
+
+Covers: the command line, and turning errors of ours into one line and exit code 2.
+Leaves: what each command does (``commands``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from lgm.gpus import GPUS, Numbers
+
+from .. import __version__
+from ..errors import VtensorError
+from . import commands
+
+__all__ = ["main"]
+
+_DESCRIPTION = """\
+Train PyTorch models that do not fit, at a budget in bytes that holds, bit-identical to plain PyTorch.
+
+  vtensor run --budget 4GiB train.py --epochs 3     an unmodified script under a budget
+  vtensor run --budget 50% -m package.train --lr 1  half of the device's memory, a module instead of a file
+  vtensor run --budget 2GiB --spill-dir /scratch train.py
+                                                    what does not fit waits on disk instead of in RAM
+  vtensor fit train.py                              what a step would take in less memory
+  vtensor fit --gpu rtx3060-laptop train.py         the same on a device that is not here
+  vtensor demo                                      see it work, measured against plain PyTorch
+  vtensor doctor                                    what is here, what is missing
+  vtensor build --to /opt/vtensor                   compile the native core ahead of time, for an image or a cluster
+
+In a script of your own the same is one line:  import vtensor; vtensor.enable(budget="4GiB")
+"""
+
+_RUN = """\
+Runs SCRIPT as 'python SCRIPT ARGS...' would: same sys.argv, same __main__, same exit code. A summary of what was held
+and moved follows on stderr. Options of vtensor stand before SCRIPT or -m; all that follows is the script's own.
+"""
+
+_FIT = """\
+Runs SCRIPT without a budget until the times of its iterations agree, then some more under half of its peak, to see how
+fast this machine copies; then ends it as sys.exit() would, and says what a step would take at several budgets. With
+--gpu also what it would take on a device that is not here, by arithmetic, with the memories such devices come with.
+"""
+
+_BUILD = """\
+Compiles the native core for the torch that is installed, as the first enable() would, and says where it is. For
+container images and clusters: build it once with --to, and set VTENSOR_CACHE to that directory where it is used.
+"""
+
+_EPILOG = """\
+Environment: VTENSOR_BUDGET (the default budget), VTENSOR_DISABLE=1 (run as if vtensor were not there), VTENSOR_LOG=info
+(say what is done), VTENSOR_CACHE (where the compiled core is kept), CXX and CXXFLAGS (the compiler). For finding out
+what is wrong: VTENSOR_VERIFY=replay, VTENSOR_STRICT=1, VTENSOR_ANALYSIS=here; on a GPU VTENSOR_HOST_IN_PLACE=1,
+VTENSOR_INTEGRATED=1 (the README says what each does).
+"""
+
+
+_USAGE = "vtensor {} [OPTIONS] (SCRIPT | -m MODULE) [ARGS ...]"
+_FOR_EXAMPLE = {"run": "--budget 4GiB ", "fit": ""}
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("vtensor", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
+    parser.add_argument("--version", action="version", version=f"vtensor {__version__}")
+    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, text: str, description: str = "", **more: Any) -> argparse.ArgumentParser:
+        described = description or f"{text[0].upper()}{text[1:]}.".replace("%%", "%")  # which help= alone formats
+        return parsers.add_parser(name, help=text, description=described, formatter_class=raw, **more)
+
+    def with_script(name: str, text: str, description: str) -> argparse.ArgumentParser:
+        return command(name, text, description, usage=_USAGE.format(name), epilog=_EPILOG)
+
+    run = with_script("run", "run an unmodified script under a budget", _RUN)
+    run.add_argument(
+        "--budget",
+        metavar="SIZE",
+        help="bytes, '4GiB', or a share of the device such as 50%% (default: VTENSOR_BUDGET, else what is free less a "
+        "reserve)",
+    )
+    run.add_argument(
+        "--device",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="whose tensors (default: auto, which is cuda where torch sees a GPU, else cpu)",
+    )
+    run.add_argument(
+        "--chunk", metavar="SIZE", help="unit in which tensors move (default: 2MiB; on a GPU up to 16MiB, by budget)"
+    )
+    run.add_argument("--min-size", metavar="SIZE", help="smallest managed tensor (default: half a chunk)")
+    run.add_argument(
+        "--host",
+        metavar="SIZE",
+        help="room of the host store (default: four fifths of RAM, or what is free in --spill-dir)",
+    )
+    run.add_argument("--spill-dir", metavar="DIR", help="keep absent data in a file here instead of in RAM")
+    run.add_argument(
+        "--policy",
+        choices=["plan", "lru", "size_staleness", "delta"],
+        default="plan",
+        help="who leaves: by a plan made from recorded iterations; the longest unused; the largest bytes x staleness; "
+        "delta: as size_staleness, and each is copied or dropped, whichever is quicker (default: plan)",
+    )
+    run.add_argument(
+        "--recompute",
+        choices=["auto", "never", "only"],
+        default="auto",
+        help="whether plans make again what is cheaper than to copy; only: nothing is copied (default: auto)",
+    )
+    run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
+    run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")
+    run.add_argument("--report", metavar="HTML", help="write a page about the run: memory, copies, iterations")
+    run.add_argument("--watch", action="store_true", help="say on stderr what iterations do, while they do it")
+    run.add_argument(
+        "--granularity",
+        choices=["chunk", "tensor"],
+        default="chunk",
+        help="what leaves: as many chunks as are needed, or whole tensors (default: chunk)",
+    )
+    run.add_argument(
+        "--oversize",
+        choices=["borrow", "raise"],
+        default="borrow",
+        help="an operation that needs more than the budget uses host memory in place, slowly, or raises "
+        "(default: borrow)",
+    )
+    run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
+
+    fit = with_script("fit", "what a script's step would take in less memory", _FIT)
+    fit.add_argument(
+        "--gpu",
+        choices=list(GPUS),
+        help="answer for this device too, by arithmetic from the times of a processor (--device cpu)",
+    )
+    fit.add_argument("--numbers", choices=get_args(Numbers), help="what --gpu computes in (default: fp32)")
+    fit.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="as in 'vtensor run'")
+    fit.add_argument("--chunk", metavar="SIZE", help="as in 'vtensor run'")
+    fit.add_argument("--min-size", metavar="SIZE", help="as in 'vtensor run'")
+    fit.add_argument("--save-trace", metavar="FILE", help="write the iteration that is answered for")
+    for sub in (run, fit):
+        sub.add_argument(
+            "-m",
+            dest="module",
+            nargs=argparse.REMAINDER,  # options that follow are the module's, as with python -m
+            help="MODULE ARGS...: run a module, as python -m would",
+        )
+        sub.add_argument(
+            "script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGS...", help="the script and its arguments"
+        )
+
+    demo = command("demo", "train two real models on the CPU at 40 %% of their peak, in turns with plain PyTorch")
+    demo.add_argument("--fraction", type=float, default=0.4, help="budget as a fraction of the peak (default: 0.4)")
+    demo.add_argument("--steps", type=int, default=8, help="training steps per model (default, and at least: 8)")
+
+    doctor = command(
+        "doctor", "check the machine, torch, the compiler and the native core; exit code 1 if one is missing"
+    )
+    build = command("build", "compile the native core ahead of time", _BUILD)
+    build.add_argument("--to", metavar="DIR", help="where it is kept (default: the cache, ~/.cache/vtensor)")
+    does = {run: commands.run, fit: commands.fit, demo: commands.demo, doctor: commands.doctor, build: commands.build}
+    for sub, do in does.items():
+        # Mistakes are answered with the usage of the command they are in.
+        sub.set_defaults(fail=sub.error, do=do)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given and Path(given[0]).suffix == ".py":
+        print(f"vtensor: did you mean 'vtensor run --budget 4GiB {' '.join(given)}'?", file=sys.stderr)
+        return 2
+    options, unknown = _parser().parse_known_args(given)
+    if unknown:
+        options.fail(f"unrecognized arguments: {' '.join(unknown)}")
+    if options.command in ("run", "fit") and not options.module and not commands.script_of(options):
+        options.fail(f"which script? e.g. vtensor {options.command} {_FOR_EXAMPLE[options.command]}train.py")
+    try:
+        code: int = options.do(options)
+        return code
+    except VtensorError as error:
+        print(f"vtensor: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("vtensor: interrupted", file=sys.stderr)
+        return 130  # as a shell says it
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""What the commands of ``vtensor`` do.
+
+Covers: mistakes that can be seen before a script runs for hours.
+Leaves: how they are written (``cli``), the work to modules that are imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+
+__all__ = ["build", "demo", "doctor", "fit", "run", "script_of"]
+
+
+def run(options: argparse.Namespace) -> int:
+    from .. import session
+    from ..planning import traces
+    from ..session import lifecycle
+
+    _check_script(options)
+    _check_can_write(options, "save_trace")
+    _check_can_write(options, "report")
+    if options.report is not None and importlib.util.find_spec("plotly") is None:
+        raise ConfigError("--report needs plotly: pip install plotly")
+    session.enable(
+        options.budget,
+        device=options.device,
+        chunk=options.chunk,
+        min_size=options.min_size,
+        host=options.host,
+        spill_dir=options.spill_dir,
+        policy=options.policy,
+        granularity=options.granularity,
+        oversize=options.oversize,
+        link=options.link,
+        recompute=options.recompute,
+        plan=options.plan,
+    )
+    files = [file for file in (options.save_trace, options.report) if file is not None]
+    if files and lifecycle.is_enabled():
+        traces.record()
+    elif files:
+        print(f"vtensor: {' and '.join(files)} will not be written while VTENSOR_DISABLE is set", file=sys.stderr)
+    return _launch(options, trace=options.save_trace, report=options.report, watch=options.watch)
+
+
+def fit(options: argparse.Namespace) -> int:
+    from .. import native, planning, session
+    from ..planning import traces
+    from ..session import lifecycle
+    from ..settings.available import budget_of_its_own, free_memory
+    from ..settings.config import which_device
+    from .rehearsal import Rehearsal
+
+    _check_script(options)
+    _check_can_write(options, "save_trace")
+    if options.numbers is not None and options.gpu is None:
+        raise ConfigError("--numbers is what --gpu computes in; name one")
+    device = which_device(options.device)
+    if options.gpu is not None and device != "cpu":
+        raise ConfigError("--gpu goes by the times of a processor: pass --device cpu, where the script runs there")
+    session.enable(
+        1.0 if device == "cpu" else budget_of_its_own(free_memory(device)),  # a GPU's chunks are taken at once
+        device=device,
+        chunk=options.chunk,
+        min_size=options.min_size,
+        policy="lru",
+        recompute="never",
+    )
+    if not lifecycle.is_enabled():
+        raise ConfigError("'vtensor fit' has nothing to look at while VTENSOR_DISABLE is set; unset it")
+    traces.record()
+    rehearsal = Rehearsal(native.load(), options.gpu, options.numbers or "fp32", options.save_trace)
+    planning.listen(rehearsal.note)
+    with session.rehearsing():
+        code = _launch(options, tell=rehearsal.tell)
+    return code or int(not rehearsal.answered)
+
+
+def _check_can_write(options: argparse.Namespace, option: str) -> None:
+    """Before a script runs for hours."""
+    if (path := getattr(options, option)) is None:
+        return
+    said, folder = f"--{option.replace('_', '-')}={path}", Path(path).resolve().parent
+    if not folder.is_dir():
+        raise ConfigError(f"{said}: there is no directory {Path(path).parent}")
+    if Path(path).is_dir():
+        raise ConfigError(f"{said} is a directory; name a file")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()  # rights do not tell of everything
+    except OSError as error:
+        raise ConfigError(f"{said}: no file can be written in {folder}: {error.strerror}") from None
+
+
+def _check_script(options: argparse.Namespace) -> None:
+    """Before a session begins for it. Modules are looked for later: that may run code of theirs."""
+    script = script_of(options)
+    if script and script[0] != "-" and not Path(script[0]).exists():
+        raise ConfigError(f"cannot read the script {script[0]!r}: there is no such file")
+
+
+def script_of(options: argparse.Namespace) -> list[str]:
+    """It and its arguments; nothing where a module is to run."""
+    given: list[str] = [] if options.module else options.script
+    return given[1:] if given[:1] == ["--"] else given
+
+
+def _launch(options: argparse.Namespace, **wishes: Any) -> int:
+    from . import launcher
+
+    if options.module:
+        return launcher.run_module(options.module[0], options.module[1:], launcher.Wishes(**wishes))
+    script = script_of(options)
+    return launcher.run_script(script[0], script[1:], launcher.Wishes(**wishes))
+
+
+def demo(options: argparse.Namespace) -> int:
+    from ..demo import demo as show
+
+    return show(options.fraction, options.steps)
+
+
+def doctor(_options: argparse.Namespace) -> int:
+    from .doctor import report
+
+    return report()
+
+
+def build(options: argparse.Namespace) -> int:
+    from .. import native
+
+    if options.to is not None:
+        os.environ["VTENSOR_CACHE"] = str(Path(options.to).absolute())
+    native.load()
+    print(native.library_path())
+    if options.to is not None:
+        print(f"where it is used, set VTENSOR_CACHE={os.environ['VTENSOR_CACHE']}")
+    return 0

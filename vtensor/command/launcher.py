@@ -1,0 +1,226 @@
+"""``vtensor run``: an unmodified script under a budget, as ``python script.py`` would run it.
+
+Covers: ``sys.argv``, ``sys.path``, ``__main__``, the exit code, a summary at the end.
+Leaves: arguments of the command line (``cli``), the session (``session``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
+
+from lgm.page import write_page
+
+from ..errors import ConfigError
+from ..planning.journal import Journal
+from ..planning.planner import keep_journal, newest_plan
+from ..planning.traces import recorded_trace, save_trace, size_of, write_if_possible
+from ..reports.stats import memory_stats, memory_summary
+from ..session.lifecycle import active_config, end, is_enabled
+from ..settings.config import format_bytes
+
+__all__ = ["NOTHING", "Wishes", "run_module", "run_script"]
+
+
+class Wishes(NamedTuple):
+    """What to write when the script has ended."""
+
+    trace: str | None = None
+    """Its last iteration, for ``lgm``."""
+    report: str | None = None
+    """A page about the run."""
+    watch: bool = False
+    """To see each iteration."""
+    tell: Callable[[], None] | None = None
+    """Called instead of all that is said otherwise."""
+
+
+NOTHING = Wishes()
+
+
+def run_script(path: str, arguments: list[str], wishes: Wishes = NOTHING) -> int:
+    """Run the file `path` as ``__main__``; write what is wished for; return its exit code.
+
+    ``-`` is what stands on the standard input; of a directory or a zip file its ``__main__.py`` is run.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read.
+    """
+    if path == "-":
+        source = sys.stdin.buffer.read()
+        sys.path[0:0] = [""]
+        return _run(_new_main("<stdin>"), lambda: _compiled(source, "<stdin>"), [path, *arguments], wishes)
+    if Path(path).is_dir() or zipfile.is_zipfile(path):
+        return _run_folder(path, arguments, wishes)
+    whole = os.path.abspath(path)  # noqa: PTH100 (as python says it: links are not followed)
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the script {path!r}: {error.strerror}") from None
+    main = _new_main(whole)
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", whole)
+    sys.path[0:0] = [str(Path(path).resolve().parent)]
+    return _run(main, lambda: _compiled(source, whole), [path, *arguments], wishes)
+
+
+def _compiled(source: bytes, path: str) -> CodeType:
+    """By its own ``from __future__`` imports, and not by those of this file."""
+    return compile(source, path, "exec", dont_inherit=True)
+
+
+def _run_folder(path: str, arguments: list[str], wishes: Wishes) -> int:
+    whole = os.path.abspath(path)  # noqa: PTH100
+    spec = importlib.machinery.PathFinder.find_spec("__main__", [whole])
+    if spec is None or spec.origin is None or not hasattr(spec.loader, "get_code"):
+        raise ConfigError(f"there is no __main__.py in {path!r}")
+    main = _new_main(spec.origin)
+    main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, ""
+    sys.path[0:0] = [whole]
+    return _run(main, _code_of(spec.loader, "__main__"), [path, *arguments], wishes)
+
+
+def run_module(name: str, arguments: list[str], wishes: Wishes = NOTHING) -> int:
+    """Run the module `name` as ``python -m name`` would; else as :func:`run_script`.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such module, or it has no Python source.
+    """
+    sys.path[0:0] = [str(Path.cwd())]
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError:
+        spec = None
+    loader = spec.loader if spec is not None else None
+    if spec is None or spec.origin is None or not isinstance(loader, importlib.machinery.SourceFileLoader):
+        raise ConfigError(f"no module named {name!r} that can be run")
+    main = _new_main(spec.origin)
+    main.__spec__ = spec
+    main.__package__ = spec.parent
+    main.__loader__ = loader
+    return _run(main, _code_of(loader, spec.name), [spec.origin, *arguments], wishes)
+
+
+def _code_of(loader: Any, name: str) -> Callable[[], CodeType]:
+    def code() -> CodeType:
+        found: CodeType = loader.get_code(name)
+        return found
+
+    return code
+
+
+def _new_main(path: str) -> ModuleType:
+    main = ModuleType("__main__")
+    main.__file__ = path
+    main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
+    return main
+
+
+def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes: Wishes) -> int:
+    sys.argv[:] = argv
+    sys.modules["__main__"] = main  # for good: pickling and spawned workers look the script's names up there
+    process, managed = os.getpid(), is_enabled()  # VTENSOR_DISABLE may have kept it off
+    journal = keep_journal() if managed and (wishes.report is not None or wishes.watch) else None
+    if journal is not None and wishes.watch:
+        journal.watch()
+    ending = _Ending()
+    try:
+        try:
+            compiled = code()
+        except SyntaxError as error:
+            sys.excepthook(type(error), error.with_traceback(None), None)
+            return 1
+        exec(compiled, main.__dict__)
+        ending.code = 0
+        return 0
+    except SystemExit as stop:
+        ending.code = _exit_code(stop)
+        return ending.code
+    except BaseException as error:
+        # As python shows it: without the frame of this launcher.
+        shown = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        sys.excepthook(type(error), error.with_traceback(shown), shown)
+        ending.interrupted = isinstance(error, KeyboardInterrupt)
+        return 1
+    finally:
+        if managed and os.getpid() == process:
+            _say_goodbye(wishes, journal, ending.code)
+
+
+def _write_report(path: str, journal: Journal) -> str:
+    plan = newest_plan()
+    write_page(recorded_trace() if plan is None else plan, path, journal.rows, Path(sys.argv[0]).name)
+    return "open it in a browser"
+
+
+class _Ending:
+    """How the process ends: by the signal, as python does after Ctrl-C, so that a shell's loop ends with it."""
+
+    def __init__(self) -> None:
+        self.code = 1
+        self.interrupted = False
+        atexit.register(self._at_last)  # before the script's own, so after them
+
+    def _at_last(self) -> None:
+        if self.interrupted:
+            sys.stdout.flush()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code
+    print(stop.code, file=sys.stderr)
+    return 1
+
+
+def _say_goodbye(wishes: Wishes, journal: Journal | None, code: int) -> None:
+    if not is_enabled():
+        unwritten = "".join(
+            f", and {path} was not written" for path in (wishes.trace, wishes.report) if path is not None
+        )
+        print(f"vtensor: the script turned vtensor off before it ended; no summary{unwritten}", file=sys.stderr)
+        return
+    sys.stdout.flush()
+    if wishes.trace is not None:
+        write_if_possible(wishes.trace, lambda path: size_of(save_trace(path)))
+    if wishes.report is not None and journal is not None:
+        write_if_possible(wishes.report, lambda path: _write_report(path, journal))
+    if wishes.tell is not None:
+        wishes.tell()
+    else:
+        _sum_up(code)
+    end()
+
+
+def _sum_up(code: int) -> None:
+    managed = memory_stats()["allocations"] > 0
+    if managed or code == 0:  # a usage error of the script needs no table behind it
+        print(memory_summary(), file=sys.stderr)
+    if not managed and code == 0:
+        where = "GPU; for tensors of the CPU pass --device cpu" if active_config().device == "cuda" else "CPU"
+        print(
+            f"vtensor: nothing was managed: this process made no tensor of {format_bytes(active_config().min_size)} or "
+            f"more on the {where}. Processes that a script starts have no session until they call vtensor.enable() "
+            "(spawned ones, not forked); or start each with 'vtensor run' (torchrun ... -m vtensor run "
+            "--budget 4GiB train.py)",
+            file=sys.stderr,
+        )

@@ -1,0 +1,44 @@
+"""A session on torch's CPU tensors.
+
+Covers: starting and stopping the core in ordinary memory.
+Leaves: everything a session is on any device (``session``).
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+
+from ..errors import ConfigError
+from ..settings.config import Config
+
+__all__ = ["start_cpu", "stop_cpu"]
+
+
+def start_cpu(module: ModuleType, config: Config) -> None:
+    """Start the core; :func:`stop_cpu` undoes it."""
+    try:
+        module.start(
+            budget_chunks=config.budget_chunks,
+            chunk=config.chunk,
+            host=config.host,
+            spill_dir=config.spill_dir,
+            policy=config.policy,
+            granularity=config.granularity,
+            leaving=config.leaving,
+            raise_oversize=config.oversize == "raise",
+            link=config.link,
+            min_size=config.min_size,
+            # The operation that first exceeds the budget is not seen otherwise, and could not be refused; what was
+            # never seen could not be made again.
+            observe_always=config.oversize == "raise"
+            or config.leaving != "copy"
+            or os.environ.get("VTENSOR_OBSERVE") == "always",
+        )
+    except module.InvalidUse as error:
+        raise ConfigError(str(error)) from None
+
+
+def stop_cpu(module: ModuleType) -> None:
+    """Stop the core; does nothing where it does not run."""
+    module.stop()

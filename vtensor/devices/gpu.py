@@ -1,0 +1,166 @@
+"""A session on an NVIDIA GPU: what is checked before it begins, and the pool its chunks come from.
+
+Covers: refusing what cannot work in words, starting and stopping the core on a GPU.
+Leaves: everything a session is on any device (``session``), the pool (``pools``), the device
+(``kernels/cuda/driver_cuda.h``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from ..errors import ConfigError, UnsupportedDeviceError
+from ..hooks.strict import be_strict, is_strict
+from ..logs import log
+from ..settings.config import Config, format_bytes, is_set
+from .pools import DevicePool, make_device_pool
+
+__all__ = ["cupy_allocator", "fit_gpu", "lent_bytes", "look_at_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
+
+_pool: DevicePool | None = None
+_kept: list[DevicePool] = []  # of earlier sessions whose tensors live on
+_was_multithreaded: bool | None = None  # None: not changed
+
+
+def look_at_gpu(module: ModuleType, ordinal: int) -> dict[str, Any]:
+    """What the core finds out about a GPU: ``name``, ``integrated`` (its memory is the processor's), ``host_in_place``.
+
+    Raises
+    ------
+    UnsupportedDeviceError
+        If its memory cannot be managed, saying why.
+    """
+    if not hasattr(module, "probe_cuda"):
+        raise UnsupportedDeviceError(
+            "this torch was built without CUDA; install one with it, or pass device='cpu' to manage CPU tensors"
+        )
+    try:
+        found: dict[str, Any] = module.probe_cuda(ordinal)
+    except module.InvalidUse as error:
+        raise UnsupportedDeviceError(str(error)) from None
+    if not found["virtual_memory"]:
+        raise UnsupportedDeviceError(
+            f"{found['name']} offers no virtual memory management (cuMemMap); vtensor cannot move its memory"
+        )
+    return found
+
+
+def fit_gpu(module: ModuleType, config: Config) -> Config:
+    """Settings that suit the GPU: where its memory is the processor's, nothing is copied.
+
+    Raises
+    ------
+    UnsupportedDeviceError
+        Where managing memory cannot work or gives nothing, saying why, and what to do.
+    """
+    found = look_at_gpu(module, config.ordinal)
+    if not found["integrated"] or config.recompute == "only" or is_set("VTENSOR_INTEGRATED"):
+        return config
+    if config.recompute == "never":
+        raise UnsupportedDeviceError(
+            f"{found['name']} shares one memory with the processor: what is copied would stay in the same chips, and "
+            "nothing would be freed. Leave recompute= out, so that what leaves is made again; or set "
+            "VTENSOR_INTEGRATED=1 to copy all the same"
+        )
+    log.warning(
+        "%s shares one memory with the processor: nothing is copied, what leaves is made again (recompute='only')",
+        found["name"],
+    )
+    return replace(config, recompute="only")
+
+
+def start_gpu(module: ModuleType, config: Config) -> None:
+    """Start the core on ``config.ordinal``; its chunks come from a CuPy pool where there is CuPy.
+
+    :func:`stop_gpu` undoes it, also in part.
+    """
+    import torch
+
+    global _pool, _was_multithreaded
+    if is_strict():
+        be_strict(module)
+    _pool = make_device_pool(module, config.chunk, config.ordinal, config.budget)
+    lent = [] if _pool is None else _pool.lend(config.budget_chunks)
+    try:
+        module.start_cuda(
+            budget_chunks=config.budget_chunks,
+            chunk=config.chunk,
+            host=config.host,
+            policy=config.policy,
+            granularity=config.granularity,
+            leaving=config.leaving,
+            raise_oversize=config.oversize == "raise",
+            min_size=config.min_size,
+            ordinal=config.ordinal,
+            donated=lent,
+            places=is_set("VTENSOR_HOST_IN_PLACE"),  # CUDA's own copies crash on it (DESIGN.md, "Ordered devices")
+            strict=is_strict(),
+        )
+    except module.InvalidUse as error:
+        raise ConfigError(str(error)) from None
+    # One thread runs forward and backward, so that an iteration is one sequence of operations that can be recorded.
+    _was_multithreaded = torch.autograd.is_multithreading_enabled()
+    torch._C._set_multithreading_enabled(False)
+    source = "its own" if _pool is None else "a CuPy pool's"
+    log.info("the CUDA device has been tried on H100s only; 'make gpu-check' of vtensor's repository tests yours")
+    log.info("GPU %d: chunks of %s, %s", config.ordinal, format_bytes(config.chunk), source)
+
+
+def resize_gpu(module: ModuleType, config: Config) -> None:
+    """The pool follows a budget that changed; the core has changed its own already."""
+    if _pool is None:
+        return
+    _pool.take_back(module.unused_chunks())
+    _pool.resize(config.budget)
+    module.donate(_pool.lend(max(config.budget_chunks - _pool.lent_bytes // config.chunk, 0)))
+
+
+def stop_gpu(module: ModuleType) -> None:
+    """Stop the core; raises ``torch.OutOfMemoryError`` if live tensors in the host store cannot come back.
+
+    May be called again where it was interrupted, and where nothing was started.
+    """
+    import torch
+
+    global _pool, _was_multithreaded
+    pool = _pool
+    if pool is not None:
+        _kept.append(pool)  # until the core says that no tensor uses its chunks; interrupted, it stays here
+    _pool = None
+    try:
+        unused = module.stop_cuda()
+    except module.OutOfMemory as error:
+        _pool = pool
+        if pool is not None:
+            _kept.remove(pool)
+        raise torch.OutOfMemoryError(str(error)) from None
+    if _was_multithreaded is not None:
+        torch._C._set_multithreading_enabled(_was_multithreaded)
+        _was_multithreaded = None
+    if pool is not None and unused:
+        _kept.remove(pool)
+        pool.close()
+
+
+def lent_bytes() -> int:
+    """Of the device's memory, what the pool has taken for chunks; 0 without one."""
+    return 0 if _pool is None else _pool.lent_bytes
+
+
+def cupy_allocator() -> Callable[[int], Any]:
+    """An allocator for CuPy whose arrays share the budget: ``cupy.cuda.set_allocator(vtensor.cupy_allocator())``.
+
+    Raises
+    ------
+    UnsupportedDeviceError
+        If vtensor is not enabled on a GPU, or CuPy is not installed.
+    """
+    if _pool is None:
+        raise UnsupportedDeviceError(
+            "there is no pool to share: vtensor must be enabled on a GPU, with CuPy installed (vtensor[cuda12] or "
+            "vtensor[cuda13])"
+        )
+    return _pool.allocate

@@ -1,0 +1,161 @@
+"""Python-visible doors through which a tensor's address leaves torch: numpy, DLPack, ``data_ptr``, storages.
+
+Covers: telling the core that an address was given away, so that from then on its data is mapped wherever it is,
+also for readers the processor does not catch (a ``write(2)`` of the kernel), and is never taken for unchanged; and,
+on a GPU, what a backward written in Python works on.
+Leaves: plain reads and writes by instructions; those the fault handler serves (``kernels/process/fault_handler.h``);
+taking the doors away again (``patches``).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .patches import replace
+
+__all__ = ["address_of", "open_doors", "storage_of"]
+
+# Tensor.__array__, __cuda_array_interface__ and the typed storages go through these; apply_ and the like work by the
+# address. On a GPU an address that was given away stays resident for good, so a storage is no door there (torch.save
+# asks for every one), only its address is.
+_DLPACK: list[tuple[Any, str]] = [
+    (owner, name)
+    for owner in (torch._C, torch.utils.dlpack, torch)
+    for name in ("_to_dlpack", "_to_dlpack_versioned", "to_dlpack")
+    if hasattr(owner, name)
+]
+_DOORS: dict[str, list[tuple[Any, str]]] = {
+    "cpu": [
+        (torch.Tensor, name)
+        for name in ("numpy", "data_ptr", "untyped_storage", "__dlpack__", "apply_", "map_", "map2_")
+    ],
+    "cuda": [(torch.Tensor, "data_ptr"), (torch.Tensor, "__dlpack__"), (torch.UntypedStorage, "data_ptr")],
+}
+# They ask which tensors share a storage, by its address, and read by operations.
+_SAVERS = ("torch.serialization", "safetensors", "transformers", "huggingface_hub", "accelerate")
+_TENSOR: Any = torch._C.TensorBase
+_STORAGE: Any = torch._C.StorageBase
+
+
+def _is_fake(value: Any) -> bool:
+    """Whether it has a shape only (``torch.compile``, FSDP): torch warns when its address is asked for."""
+    fakes = sys.modules.get("torch._subclasses.fake_tensor")
+    return fakes is not None and isinstance(value, fakes.FakeTensor)
+
+
+def _address(value: Any) -> int:
+    """Of a tensor or storage; 0 if it has no memory (fake, sparse, wrapped)."""
+    if _is_fake(value):
+        return 0
+    owner = _TENSOR if isinstance(value, torch.Tensor) else _STORAGE
+    try:
+        return int(owner.data_ptr(value))
+    except RuntimeError:
+        return 0
+
+
+def _door(original: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
+    of_storage = getattr(original, "__objclass__", None) is _STORAGE
+
+    def give_away(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if (address := _address(self)) and not (of_storage and _saves(sys._getframe(1).f_globals.get("__name__", ""))):
+            core.export_address(address)
+        return original(self, *args, **kwargs)
+
+    give_away.__name__ = original.__name__
+    give_away.__doc__ = original.__doc__
+    return give_away
+
+
+def _saves(module: str) -> bool:
+    return any(module == saver or module.startswith(f"{saver}.") for saver in _SAVERS)
+
+
+def _keeping_ours_on_top(enable: Callable[..., None], core: ModuleType) -> Callable[..., None]:
+    def enable_and_arm(*args: Any, **kwargs: Any) -> None:
+        enable(*args, **kwargs)
+        core.arm_fault_handler()  # else it would print a crash each time an absent vTensor is touched
+
+    return enable_and_arm
+
+
+class _Depth(threading.local):
+    """How many backwards written in Python run in this thread, one within another."""
+
+    value = 0
+
+
+def _addresses(values: Any) -> list[int]:
+    """Of the tensors among `values`, which may be in lists."""
+    found = []
+    for value in values:
+        if isinstance(value, list):
+            found += _addresses(value)
+        elif isinstance(value, torch.Tensor):
+            found.append(_address(value))
+    return found
+
+
+def _watch_backwards(core: ModuleType) -> None:
+    """A backward written in Python may hand its tensors to kernels that nobody sees (forwards are the observer's).
+
+    So nothing that is made in it is made again. On a device where nothing faults its gradients, and what it takes from
+    ``ctx.saved_tensors``, are moreover resident until it returns.
+    """
+    owner: Any = torch.autograd.function.BackwardCFunction
+    unpacked = owner.saved_tensors
+    depth, ordered = _Depth(), core.ordered()
+
+    def keeping(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(self: Any, *args: Any) -> Any:
+            before, closed = core.kept(), core.close_eyes()
+            depth.value += 1
+            try:
+                if ordered:
+                    core.keep(_addresses(args))
+                return plain(self, *args)
+            finally:
+                depth.value -= 1
+                core.release_kept(before)
+                if closed:
+                    core.open_eyes()
+
+        return apply
+
+    def saved_tensors(self: Any) -> Any:
+        values = unpacked.__get__(self)
+        if depth.value > 0:
+            core.keep(_addresses(values))
+        return values
+
+    for name in ("apply", "apply_boxed"):  # torch 2.13 has the second
+        if hasattr(owner, name):
+            replace(owner, name, keeping(getattr(owner, name)))
+    if ordered:
+        replace(owner, "saved_tensors", property(saved_tensors))
+
+
+def open_doors(core: ModuleType, device: str) -> None:
+    """Replace the doors on torch's classes by ones that tell `core`, until :func:`vtensor.hooks.patches.restore`."""
+    for owner, name in [*_DOORS[device], *_DLPACK]:
+        replace(owner, name, _door(getattr(owner, name), core))
+    _watch_backwards(core)
+    replace(faulthandler, "enable", _keeping_ours_on_top(faulthandler.enable, core))
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """A tensor's storage; asking for it so does not count as giving its address away."""
+    storage: torch.UntypedStorage = _TENSOR.untyped_storage(tensor)
+    return storage
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Where a tensor's storage begins; neither does this."""
+    return int(_STORAGE.data_ptr(storage_of(tensor)))

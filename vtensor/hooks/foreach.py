@@ -1,0 +1,87 @@
+"""Cuts multi-tensor operations over lists larger than the budget into lists that fit.
+
+Covers: ``torch._foreach_*`` and ``torch._fused_*``, which optimizers with ``foreach=True`` or ``fused=True`` call once
+for all parameters. One call pins its whole lists; cut, each part does the same work on its tensors, in the same order,
+so the result is the same bit for bit.
+Leaves: calls from C++ (none in torch's optimizers); there the core borrows what does not fit; putting torch's own
+functions back (``patches``).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .patches import replace
+
+__all__ = ["cut", "cut_foreach"]
+
+
+def cut(sizes: list[int], limit: int) -> list[slice]:
+    """Consecutive slices of `sizes`, each of at most `limit` in all, or of one element.
+
+    >>> cut([4, 4, 4, 9, 1], limit=8)
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None), slice(4, 5, None)]
+    """
+    slices = []
+    start = total = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > limit:
+            slices.append(slice(start, index))
+            start, total = index, 0
+        total += size
+    slices.append(slice(start, len(sizes)))
+    return slices
+
+
+def _bytes(value: Any) -> int:
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) and not value.is_sparse else 0
+
+
+def _joined(results: list[Any]) -> Any:
+    first = results[0]
+    if isinstance(first, (list, tuple)) and first and isinstance(first[0], (list, tuple)):
+        return type(first)(_joined(list(parts)) for parts in zip(*results, strict=True))
+    if isinstance(first, (list, tuple)):
+        return type(first)(item for part in results for item in part)
+    return first
+
+
+def _cutting(original: Callable[..., Any], core: ModuleType, limit: Callable[[], int]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not args or not isinstance(args[0], (list, tuple)) or len(args[0]) < 2 or core.fits():
+            return original(*args, **kwargs)
+        length = len(args[0])
+        lists = [a for a in (*args, *kwargs.values()) if isinstance(a, (list, tuple)) and len(a) == length]
+        sizes = [_bytes(args[0][i]) + sum(_bytes(a[i]) for a in lists) for i in range(length)]  # + a result's
+        parts = cut(sizes, limit())
+        if len(parts) == 1:
+            return original(*args, **kwargs)
+
+        def pick(value: Any, part: slice) -> Any:
+            scalars = isinstance(value, torch.Tensor) and value.dim() == 1  # one for each
+            return value[part] if (scalars or isinstance(value, (list, tuple))) and len(value) == length else value
+
+        return _joined(
+            [
+                original(*(pick(a, part) for a in args), **{k: pick(v, part) for k, v in kwargs.items()})
+                for part in parts
+            ]
+        )
+
+    return call
+
+
+def cut_foreach(core: ModuleType, limit: Callable[[], int]) -> None:
+    """Wrap every multi-tensor operation of ``torch``, until :func:`vtensor.hooks.patches.restore`.
+
+    `limit` gives the bytes one call may use.
+    """
+    for name in dir(torch):
+        if name.startswith(("_foreach_", "_fused_")):
+            replace(torch, name, _cutting(getattr(torch, name), core, limit))

@@ -1,0 +1,248 @@
+"""Builds the native core on first use and loads it.
+
+Covers: finding the sources, the compiler and torch's headers; one build per torch version and source hash. A folder is
+compiled as one unit: its files share their headers, which cost the compiler far more than what is in them.
+Leaves: where builds are kept, and whether they may be trusted (``cache``); everything the core does (``kernels/``). The
+core is compiled here, and not shipped as a binary, because it includes torch's C++ headers and so fits exactly one
+torch build; that takes half a minute, once (``vtensor build`` does it ahead of time).
+
+Environment: ``CXX`` (the compiler), ``CXXFLAGS`` (what it is given beside ours).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+
+from lgm.progress import Bar
+
+from ..errors import BuildError
+from .cache import cache_dir, check_ours, make_private
+from .cuda_headers import cuda_include
+
+__all__ = ["build", "compiler", "flags", "is_cuda", "library_path", "load", "sources_dir", "unit_text", "units"]
+
+_NAME = "_vtensor_native"
+_FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG"]  # no -Werror: compilers will warn of more
+_SEAMS = ("python", "torch")  # folders whose files include Python's or torch's headers
+_SECONDS = 60.0  # of one core for all of it (measured: g++ 12 on an Intel Xeon; each file by itself: 140)
+_LONGEST = 20.0  # seconds for the unit that takes longest
+_CUDA = "cuda"  # files with this in their names are compiled only for a torch that was built with CUDA
+
+
+def sources_dir() -> Path:
+    """Folder of the C++ sources: inside the installed package, or beside it in a checkout."""
+    here = Path(__file__).resolve().parent.parent
+    for candidate in (here / "kernels", here.parent / "kernels"):
+        if (candidate / "device" / "driver.h").is_file():
+            return candidate
+    raise BuildError(f"the C++ sources of vtensor are missing beside {here}; reinstall the package")
+
+
+def compiler() -> str | None:
+    """Path of the C++ compiler: ``$CXX``, else g++, c++ or clang++; None if there is none.
+
+    Raises
+    ------
+    BuildError
+        If ``$CXX`` names none.
+    """
+    if asked := os.environ.get("CXX"):
+        if (found := shutil.which(asked)) is None:
+            raise BuildError(f"CXX={asked}: there is no such program (one name or path, without arguments)")
+        return found
+    return next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
+
+
+def flags() -> list[str]:
+    """What the compiler is given: ours, then ``$CXXFLAGS``."""
+    return [*_FLAGS, *shlex.split(os.environ.get("CXXFLAGS", ""))]
+
+
+def is_cuda(source: Path) -> bool:
+    """Whether it is compiled only for a torch that was built with CUDA."""
+    return _CUDA in source.stem
+
+
+def _cuda_include() -> list[Path]:
+    """CUDA's headers, if torch needs them."""
+    import torch
+
+    if torch.version.cuda is None:
+        return []
+    found = cuda_include()
+    if found is None:
+        raise BuildError(
+            f"torch {torch.__version__} uses CUDA, and its headers (cuda.h) were found nowhere. "
+            f"Install them with 'pip install nvidia-cuda-runtime', or set CUDA_HOME to a CUDA toolkit"
+        )
+    return [found]
+
+
+def torch_include() -> list[Path]:
+    """Folders of the installed torch's headers."""
+    import torch
+
+    root = Path(torch.__file__).parent / "include"
+    return [root, root / "torch" / "csrc" / "api" / "include"]
+
+
+def python_include() -> str:
+    """Folder of Python's own headers."""
+    return sysconfig.get_path("include")
+
+
+def library_path() -> Path:
+    """Where the compiled core for this torch, this Python and these sources is kept."""
+    import torch
+
+    digest = hashlib.sha256(" ".join(flags()).encode())
+    for source in sorted(sources_dir().glob("*/*.[ch]*")):
+        digest.update(source.name.encode() + source.read_bytes())
+    abi = int(torch.compiled_with_cxx11_abi())
+    tag = f"torch{torch.__version__}-{sys.implementation.cache_tag}-abi{abi}-{digest.hexdigest()[:16]}"
+    return cache_dir() / tag / (_NAME + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(
+            "vtensor could not compile its native core.\n"
+            f"  command: {' '.join(command)}\n{done.stderr.strip()[-4000:]}\n"
+            "  'vtensor doctor' checks the compiler and the headers."
+        )
+
+
+def units(sources: list[Path], workers: int) -> list[list[Path]]:
+    """What is compiled together: the files of a folder, those with the big headers first.
+
+    A folder with big headers is cut where many cores would wait for it.
+    """
+    folders: dict[tuple[bool, str, bool], list[Path]] = {}
+    for source in sorted(sources):
+        folder = source.parent.name
+        folders.setdefault((folder not in _SEAMS, folder, is_cuda(source)), []).append(source)
+    found = []
+    for (plain, _, _), files in sorted(folders.items()):
+        parts = 1 if plain else min(max(workers // 4, 1), len(files))
+        found += [files[part::parts] for part in range(parts)]
+    return found
+
+
+def unit_text(files: list[Path]) -> str:
+    """What the compiler is given, with the folder of the sources among those it looks into."""
+    return "".join(f'#include "{file.parent.name}/{file.name}"\n' for file in files)
+
+
+def build(target: Path) -> None:
+    """Compile the core into `target`, all files of it or none. Pre: its directory is there.
+
+    Raises
+    ------
+    BuildError
+        If there is no compiler, or it refuses; the message holds its output.
+    """
+    import torch
+
+    cxx = compiler()
+    if cxx is None:
+        raise BuildError(
+            "vtensor needs a C++20 compiler and found none. Install one, e.g. 'apt install g++', or set CXX."
+        )
+    given = [*flags(), f"-I{sources_dir()}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    cuda = _cuda_include()
+    if cuda:
+        given.append("-DVT_CUDA")
+    include = [f"-isystem{path}" for path in (*torch_include(), python_include(), *cuda)]
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+
+        def compile_one(number: int, files: list[Path]) -> str:
+            unit = Path(scratch) / f"{number}.cpp"
+            unit.write_text(unit_text(files))
+            seam = files[0].parent.name in _SEAMS or is_cuda(files[0])
+            _run([cxx, *given, *(include if seam else []), "-c", str(unit), "-o", f"{unit}.o"])
+            return f"{unit}.o"
+
+        sources = [source for source in sources_dir().glob("*/*.cpp") if cuda or not is_cuda(source)]
+        workers = max(2, os.cpu_count() or 1)
+        together = units(sources, workers)
+        progress = _begin_to_say(len(sources), workers)
+        objects = []
+        with ThreadPoolExecutor(workers) as pool:
+            for made in pool.map(compile_one, range(len(together)), together):
+                objects.append(made)
+                progress("compiling", len(objects) / len(together))
+        library = str(Path(scratch) / "linked.so")
+        torch_lib = str(Path(torch.__file__).parent / "lib")
+        libraries = ["-ltorch_cpu", "-lc10", "-ldl", *(["-ltorch_cuda", "-lc10_cuda"] if cuda else [])]
+        _run([cxx, "-shared", *objects, "-o", library, f"-L{torch_lib}", *libraries, f"-Wl,-rpath,{torch_lib}"])
+        Path(library).chmod(0o700)
+        Path(library).replace(target)
+    print(f"vtensor: compiled, kept in {target.parent}", file=sys.stderr, flush=True)
+
+
+def _begin_to_say(files: int, workers: int) -> Bar:
+    import torch
+
+    seconds = max(_SECONDS / workers, _LONGEST)
+    print(
+        f"vtensor: compiling the native core for torch {torch.__version__}, once: {files} files, about "
+        f"{seconds:.0f} seconds with {workers} at a time ...",
+        file=sys.stderr,
+        flush=True,
+    )
+    return Bar()
+
+
+def _build_once(target: Path) -> None:
+    """Two processes, one build."""
+    make_private(target.parent)
+    check_ours(target)  # others could exchange what is compiled before it is linked
+    with (target.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_file():
+            build(target)
+
+
+@lru_cache(maxsize=1)
+def load() -> ModuleType:
+    """The native core as a module, compiled first if there is no build for this torch yet.
+
+    Raises
+    ------
+    BuildError
+        If it cannot be compiled, kept, or loaded, or if others could have changed it.
+    """
+    import torch  # noqa: F401  (its libraries must be loaded before ours)
+
+    target = library_path().resolve()
+    try:
+        if not target.is_file():
+            _build_once(target)
+        check_ours(target)
+    except OSError as error:
+        raise BuildError(
+            f"the compiled core cannot be kept in {cache_dir()} ({error.strerror}: {error.filename}); set "
+            "VTENSOR_CACHE to a directory that you can write to"
+        ) from None
+    spec = importlib.util.spec_from_file_location(_NAME, target)
+    assert spec is not None and spec.loader is not None  # the suffix is one of an extension
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise BuildError(f"cannot load {target} ({error}); delete it to build again") from None
+    return module

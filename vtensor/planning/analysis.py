@@ -1,0 +1,288 @@
+"""Plans are made beside the program, in a process of their own (:mod:`lgm.helper`).
+
+In a thread of the program an analysis of some seconds made each step of a small model up to ten times as long: it takes
+Python's lock, and a core from OpenMP's threads, which wait for each other. The first plan is made in less than a
+second, and each iteration without one is slow: the helper takes its turn with the program for it. For what is only
+better than a plan that is there it runs where cores are idle; where none ever is, it takes turns, but gives way. What
+takes no longer than starting it would is done in the thread.
+
+Covers: one helper for all sessions of this process, begun when a plan will soon be wanted; giving up on it; analysing
+in the thread where there can be none (``VTENSOR_ANALYSIS=here``, no Python to start).
+Leaves: when a plan is made (``planner``), how (:mod:`lgm`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lgm
+from lgm.helper import framed, receive
+from lgm.mix import is_enough, only_computes
+from lgm.oversize import beyond, within
+
+from ..logs import log
+
+__all__ = ["Abandoned", "abandon", "analyze", "begin", "plans", "prepare"]
+
+# It gives way before it imports anything, which takes longer than some analyses.
+_START = """
+import os, sys
+os.nice({nice})
+if {aside} and hasattr(os, "SCHED_IDLE"):
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+sys.path[:] = {path!r}
+from lgm.helper import main
+main()
+"""
+_FEW = 400  # operations, for which a plan takes a fifth of a second, some half a second
+_WHILE = 0.5  # seconds
+_NICE = 10  # for a plan that is only better than one that is there
+_WORTH = 0.01  # of a step: a plan that gains less does not take the place of one that is followed
+_SHARE = 0.5  # of them a helper must have had that runs only where cores are idle, or it takes turns with others
+
+
+class Abandoned(Exception):
+    """Nobody wants the plan any more."""
+
+
+class _Busy(Exception):
+    """No core is idle for it, and it is not worth the time of those that are not."""
+
+
+def _seconds(pid: int) -> float:
+    """Of processor time that a process had; of one that ended, without end."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return math.inf
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class _Helper:
+    """The process, if there is one. One question at a time; ``abandon`` from any thread."""
+
+    def __init__(self) -> None:
+        self._asking = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.works = os.environ.get("VTENSOR_ANALYSIS") != "here"
+        self._aside = True  # cores are idle, as far as is known: it needs only the time that others leave
+        self._gives_way = False  # the process does; there is no way back
+        self._abandoned = False
+
+    def analyze(
+        self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, urgent: bool = True, turns: bool = True
+    ) -> lgm.Plan:
+        """`turns`: it is worth the time of busy cores; else _Busy is raised where no other is left."""
+        with self._asking:
+            answer = self._ask((trace, device, recompute), urgent, turns) if self.works else None
+        if answer is None:
+            return self.here(trace, device, recompute)
+        self._check()
+        if isinstance(answer, tuple):
+            raise lgm.InfeasibleError(*answer)
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        plan: lgm.Plan = answer
+        return plan
+
+    def prepare(self) -> None:
+        """Begin the process, unless there is one or somebody asks."""
+        if not self._asking.acquire(blocking=False):
+            return
+        try:
+            if self.works and self._process is None:
+                self._ask(())
+        except Abandoned:
+            pass
+        finally:
+            self._asking.release()
+
+    def here(self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> lgm.Plan:
+        """By the thread that asks."""
+        self._check()
+        return lgm.analyze(trace, device, recompute=recompute)
+
+    def _ask(self, question: tuple[Any, ...], urgent: bool = True, turns: bool = True) -> Any:
+        """None if there is no helper, and will be none."""
+        if urgent and self._gives_way:
+            self.end()
+        for _ in range(3):  # it may have ended, as nobody asked for a while; and see _is_answered()
+            aside = self._aside and not urgent
+            if not (urgent or aside or turns):
+                raise _Busy
+            nice = 0 if urgent or aside else _NICE
+            try:
+                process = self._process
+                if process is None or process.poll() is not None:
+                    process = self._begin(nice, aside)
+                assert process.stdin is not None and process.stdout is not None
+                self._check()
+                self._gives_way = not urgent
+                if not self._is_answered(process, framed((*question, nice, aside)), watch=aside):
+                    self._aside = False
+                    self.end()
+                    continue
+                return receive(process.stdout)
+            except (OSError, EOFError, ValueError) as error:
+                self.end()
+                self._check()
+                log.debug("no process for analyses: %s", error)
+        self.works = False
+        return None
+
+    def _check(self) -> None:
+        if self._abandoned:
+            raise Abandoned("the session ended before it was made")
+
+    def _is_answered(self, process: subprocess.Popen[bytes], question: bytes, watch: bool) -> bool:
+        """Asks, and waits until the answer comes; with `watch`, False if the cores are too busy for that ever to be.
+
+        A question may be larger than a pipe, and writing it would wait for one who never gets to read.
+        """
+        assert process.stdin is not None and process.stdout is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        left, had, until = memoryview(question), _seconds(process.pid), time.monotonic() + _WHILE
+        while True:
+            wait = max(until - time.monotonic(), 0.0) if watch else None
+            comes, takes, _ = select.select([process.stdout], [process.stdin] if left else [], [], wait)
+            if comes:
+                return True
+            if takes:
+                left = left[os.write(process.stdin.fileno(), left) :]
+            if watch and time.monotonic() >= until:
+                before, had, until = had, _seconds(process.pid), until + _WHILE
+                if had - before < _SHARE * _WHILE:
+                    return False
+
+    def _begin(self, nice: int, aside: bool) -> subprocess.Popen[bytes]:
+        self.end()
+        if not sys.executable:
+            raise OSError("no Python to start")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START.format(path=sys.path, nice=nice, aside=aside)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            process_group=0,  # Ctrl-C is the program's alone; a session of its own would be as important as the program
+        )
+        return self._process
+
+    def begin(self) -> None:
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        if self._asking.locked() and (process := self._process) is not None:
+            with contextlib.suppress(OSError):
+                process.kill()
+
+    def close(self) -> None:
+        """The program ends: whoever waits is told so, and no other process begins."""
+        self.works, self._abandoned = False, True
+        self.end()
+
+    def end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            process.kill()
+            process.wait(timeout=1)
+
+
+_helper = _Helper()
+_of_parents: list[_Helper] = []  # kept, so that nobody waits for processes that are not this one's
+
+
+def analyze(
+    trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, urgent: bool = True, turns: bool = True
+) -> lgm.Plan:
+    """What :func:`lgm.analyze` returns and raises; :class:`Abandoned` if no plan is wanted.
+
+    `urgent`: there is none yet. `turns`: it is worth the time of busy cores, where none is idle.
+    """
+    return _helper.analyze(trace, device, recompute, urgent, turns)
+
+
+def prepare(allocations: int) -> None:
+    """A plan will be wanted of an iteration with about so many allocations: a helper is there by then.
+
+    To begin one takes half a second where all cores are busy.
+    """
+    if allocations > _FEW // 2 and _helper.works:
+        threading.Thread(target=_helper.prepare, name="vtensor-helper", daemon=True).start()
+
+
+def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Iterator[lgm.Plan]:
+    """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
+    both, which comes if it is faster. Where there is no helper there is one plan.
+
+    None is looked for that does both where no core is idle and nothing waits for copies: the search would take a tenth
+    of each step for a minute, and gains about nothing there. A thread of the program finds no core idle.
+
+    What one operation needs above the budget is planned as used in place, but where nothing is ever in the host store.
+    """
+    whole = trace
+    if recompute != "only":
+        trace = within(whole, device.budget_chunks)
+    if not _helper.works:
+        yield _helper.here(trace, device, recompute)
+        return
+    few = trace.operations <= _FEW  # a helper would be begun for a moment's work
+    make = _helper.here if few else analyze
+    try:
+        first = make(trace, device, "never" if recompute == "auto" else recompute)
+    except lgm.InfeasibleError as error:
+        raise error if trace is whole else beyond(error, whole) from None
+    yield first
+    if recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
+        return
+    waits = not only_computes(first)
+    try:
+        if not few:
+            plan = analyze(trace, device, recompute, urgent=False, turns=waits)
+        elif waits:
+            plan = _helper.here(trace, device, recompute)
+        else:
+            return
+    except _Busy:
+        return
+    if plan.prediction.step_seconds < first.prediction.step_seconds * (1 - _WORTH):
+        yield plan
+
+
+def begin() -> None:
+    """Plans are wanted again."""
+    _helper.begin()
+
+
+def abandon() -> None:
+    """No plan is wanted any more, nor the one under way."""
+    _helper.abandon()
+
+
+def _forget() -> None:
+    """A forked child has a helper of its own: its parent's answers are not for it."""
+    global _helper
+    _of_parents.append(_helper)
+    _helper = _Helper()
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(lambda: _helper.close())  # noqa: PLW0108 -- whichever it is by then

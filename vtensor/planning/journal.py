@@ -1,0 +1,88 @@
+"""What each iteration did, for the page of a run and for who watches it.
+
+Covers: seconds, bytes moved and made again, whether it followed its plan or where it left it; a line about the newest.
+Leaves: where iterations end (``planner``), drawing (``lgm.page``).
+"""
+
+from __future__ import annotations
+
+import collections
+import shutil
+import sys
+import time
+from types import ModuleType
+from typing import Any
+
+from ..settings.config import format_bytes
+
+__all__ = ["Journal"]
+
+_MOST = 2000  # iterations, the newest
+
+
+class Journal:
+    """One row for each iteration, from the first boundary on."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._before: tuple[float, dict[str, Any], dict[str, Any]] | None = None
+        self._next_line: float | None = None  # when; None: nobody watches
+        self._rows: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MOST)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The newest, oldest first."""
+        return list(self._rows)
+
+    def note(self) -> None:
+        """An iteration ended."""
+        now = time.perf_counter(), self._module.snapshot(), self._module.plan_counters()
+        if self._before is not None:
+            self._rows.append(self._row(self._before, now))
+            if self._next_line is not None and now[0] >= self._next_line:
+                self._show(now[0], self._rows[-1], now[1])
+        self._before = now
+
+    def watch(self) -> None:
+        """Show the newest on stderr: in place on a terminal, a line every ten seconds elsewhere."""
+        self._next_line = 0.0
+
+    def _show(self, now: float, row: dict[str, Any], shot: dict[str, Any]) -> None:
+        held, budget = (format_bytes(shot[name] * shot["chunk_bytes"]) for name in ("held_chunks", "budget_chunks"))
+        line = (
+            f"vtensor: iteration {row['iteration']}, {row['seconds']} s; held {held} of {budget}; "
+            f"out {row['out']}, in {row['in']}, made again {row['made again']}; {row['plan']}"
+        )
+        seen = sys.stderr.isatty()
+        self._next_line = now + (0.5 if seen else 10.0)
+        width = shutil.get_terminal_size().columns - 1  # a longer line would wrap, and not be written over
+        print(
+            f"\r{line[:width].ljust(width)}\r" if seen else line,
+            end="" if seen else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    @staticmethod
+    def _row(before: Any, now: Any) -> dict[str, Any]:
+        (begun, was, plans_were), (ended, is_, plans) = before, now
+
+        def moved(name: str) -> str:
+            return format_bytes(is_[name] - was[name])
+
+        what = "no plan yet" if not plans_were["installed"] else "not one that is planned"
+        if plans["planned"] > plans_were["planned"]:
+            what = "followed its plan"
+        elif plans["deviations"] > plans_were["deviations"]:
+            left_at = plans["left_at"]
+            what = "ended before its plan did" if left_at is None else f"left its plan at {left_at[0]}, {left_at[1]}"
+            if again := plans["rejoined"] - plans_were["rejoined"]:
+                what += f", and took it up again {again} times"
+        return {
+            "iteration": plans["iterations"],
+            "seconds": f"{ended - begun:.3f}",
+            "out": moved("moved_out"),
+            "in": moved("moved_in"),
+            "made again": moved("made_bytes"),
+            "plan": what,
+        }

@@ -1,0 +1,70 @@
+"""The device that plans are made for, as the last iteration found it.
+
+Covers: how fast it copies, and what of that computing pays for; how fast this processor multiplies matrices.
+Leaves: the model of a device (:mod:`lgm`).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+import lgm
+from lgm.model import HOST_COSTS
+
+from ..settings.config import Config
+
+__all__ = ["ASSUMED_SPEED", "flop_per_second", "found_device"]
+
+# Until enough was copied to know: what a PCIe 3.0 x16 slot carries.
+ASSUMED_SPEED = 12e9
+_ENOUGH = 64  # chunks moved, to tell what mapping one takes
+_MOST_MAPPING = 5e-4  # seconds: more than that is something else
+
+
+def found_device(
+    config: Config, before: Mapping[str, float], now: Mapping[str, float], stalls: float = 0.0
+) -> lgm.Device:
+    """By the core's figures before and after an iteration: the last one, as earlier ones touched host memory for the
+    first time, which is slow.
+
+    `stalls` are the seconds of it that were not computing. Where threads that compute copy while they wait, what is not
+    waiting is mapping: 8 us a chunk on one machine, 100 us on another, whose threads interrupt each other dearly.
+    """
+
+    def spent(name: str) -> float:
+        return float(now[name] - before.get(name, 0))
+
+    def speed(side: str) -> float:
+        if spent(f"moved_{side}") < 16 * config.chunk or spent(f"{side}_ns") <= 0:
+            return config.link or ASSUMED_SPEED
+        return spent(f"moved_{side}") / (spent(f"{side}_ns") / 1e9)
+
+    moved = spent("moved_out") + spent("moved_in")
+    tax = spent("processor_ns") / 1e9 / moved / (os.cpu_count() or 1) if moved else 0.0
+    costs = HOST_COSTS if config.device == "cpu" else {}  # a GPU's copies take nothing from who computes
+    if now.get("moves_in_wait") and moved >= _ENOUGH * config.chunk:
+        mapping = (stalls - (spent("wait_ns") + spent("make_ns")) / 1e9) / (moved / config.chunk)
+        costs = {**costs, "switch": min(max(mapping, costs.get("switch", 0.0)), _MOST_MAPPING)}
+    return lgm.Device(config.budget_chunks, speed("out"), speed("in"), tax=tax, **costs)
+
+
+def flop_per_second(size: int = 2048, rounds: int = 9) -> float:
+    """What torch multiplies matrices with on this processor, median of some rounds: what tells a trace's times from
+    those of a GPU (:mod:`lgm.gpus`).
+
+    In NumPy's memory: a session that is on neither holds it nor takes it for a part of the iteration.
+    """
+    import torch
+
+    a, b, product = (torch.from_numpy(np.ones((size, size), dtype=np.float32)) for _ in range(3))
+    seconds = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        torch.mm(a, b, out=product)
+        seconds.append(time.perf_counter() - begun)
+    return 2 * size**3 / statistics.median(seconds)

@@ -1,0 +1,112 @@
+"""Recorded iterations as traces: in memory, and as files for the ``lgm`` command.
+
+Covers: asking for records where nothing has to leave, what of this machine a trace says.
+Leaves: where iterations end (``planner``), raw records in the terms of a trace (``recordings``), the format
+(:mod:`lgm`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import lgm
+from lgm.errors import LgmError
+
+from ..settings.config import is_verifying
+from .planner import current, newest_plan
+from .recordings import make_recording
+from .speeds import flop_per_second
+
+__all__ = ["record", "recorded_trace", "save_trace", "size_of", "trace_of", "write_if_possible"]
+
+
+def record() -> None:
+    """Record iterations from the next boundary on, also where everything fits and nothing would be recorded.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    """
+    planner = current()
+    planner.wanted = True
+    planner.module.observe()
+    if not is_verifying() and planner.config.leaving == "copy":  # else all is seen anyway
+        planner.module.see("noted")  # a trace says what could be made again
+
+
+def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
+    """Write the last whole iteration to `path`, for the ``lgm`` command.
+
+    Parameters
+    ----------
+    path
+        A ``.npz`` file.
+    meta
+        What to remember beside versions and date, such as ``model="resnet50", batch=8``.
+
+    Returns
+    -------
+    lgm.Trace
+        What was written.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    RuntimeError
+        If no whole iteration has been recorded yet.
+    """
+    trace = recorded_trace(**meta)
+    lgm.save_trace(trace, path)
+    return trace
+
+
+def recorded_trace(**meta: Any) -> lgm.Trace:
+    """The last whole iteration, as :func:`save_trace` writes it."""
+    raw = current().module.recorded_iteration()
+    if not len(raw["op_name"]):
+        first = "" if current().wanted else "call vtensor.record() first, then "
+        raise RuntimeError(
+            f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step or "
+            "vtensor.step()"
+        )
+    return _with_calls(trace_of(raw, **meta), newest_plan())
+
+
+def _with_calls(trace: lgm.Trace, plan: lgm.Plan | None) -> lgm.Trace:
+    """While a plan is followed only what it makes again is noted; what else could be, the iteration it is of knew."""
+    if plan is None or current().wanted or _names(trace) != _names(plan.recorded):
+        return trace
+    known = plan.recorded
+    return replace(trace, call_first=known.call_first, call_last=known.call_last, call_again=known.call_again)
+
+
+def _names(trace: lgm.Trace) -> list[str]:
+    return [trace.names[k] for k in trace.op_name.tolist()]
+
+
+def trace_of(raw: dict[str, Any], **meta: Any) -> lgm.Trace:
+    """What the core's log of an iteration says, with what is known of this machine."""
+    planner = current()
+    meta = {"unmanaged_bytes": planner.module.unmanaged()["peak"], "shelves": planner.shelves, **meta}
+    if planner.config.device == "cpu" and "flop_per_second" not in meta:
+        meta["flop_per_second"] = flop_per_second()
+    return make_recording(raw, planner.config.chunk, meta).trace
+
+
+def size_of(trace: lgm.Trace) -> str:
+    """In words."""
+    return f"{trace.operations} operations, {trace.tensors} tensors"
+
+
+def write_if_possible(path: str, write: Callable[[str], str], who: str = "vtensor") -> None:
+    """Say on stderr what was written, or why not: a run of hours does not end in an exception of its trace's."""
+    try:
+        print(f"{who}: wrote {path}: {write(path)}", file=sys.stderr)
+    except (RuntimeError, OSError, LgmError) as error:
+        print(f"{who}: {path} was not written: {error}", file=sys.stderr)

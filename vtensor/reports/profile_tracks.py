@@ -1,0 +1,131 @@
+"""Copies, and what is made again, as tracks of ``torch.profiler``'s trace.
+
+Covers: keeping the core's log while a profile is taken, and adding it to the file that torch wrote.
+Leaves: the log (``kernels/base/spans.h``), torch's profile. On a GPU copies are in that anyway, on streams of their
+own.
+
+The core's clock and the profile's differ. So marks are made, that the profile shows and whose times are known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import VtensorError
+from ..planning.planner import listen
+from ..session.lifecycle import core
+from ..settings.config import format_bytes
+
+__all__ = ["Tracks", "tracks"]
+
+_MARK = "vtensor: iteration "
+_TRACKS = {"copy out": "copies out", "copy in": "copies in", "make again": "made again"}
+
+
+class Tracks:
+    """What happened while :func:`vtensor.tracks` was open."""
+
+    def __init__(self) -> None:
+        self._marks: dict[str, int] = {}
+        self.spans: list[tuple[str, int, int, int]] = []
+        """What was done, when by the core's clock it began and ended, and its bytes; once the block has ended."""
+
+    def mark(self) -> None:
+        """Make an event whose time is known by both clocks."""
+        name = f"{_MARK}{len(self._marks)}"
+        with torch.profiler.record_function(name):
+            self._marks[name] = time.monotonic_ns()
+
+    def add_to(self, path: str | os.PathLike[str]) -> int:
+        """Add the tracks to a file that ``profile.export_chrome_trace(path)`` wrote (``.json`` or ``.json.gz``).
+
+        Returns
+        -------
+        int
+            How many copies and makings of the profiled time were added.
+
+        Raises
+        ------
+        VtensorError
+            If the file is no such trace, or of another time.
+        """
+        file = Path(path)
+        open_file: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
+        try:
+            with open_file(file, "rt", encoding="utf-8") as source:
+                trace = json.load(source)
+            events = trace["traceEvents"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise VtensorError(
+                f"{file} is not a trace of torch.profiler ({error}); call profile.export_chrome_trace() first"
+            ) from None
+        marks = {each["name"]: each for each in events if each.get("name") in self._marks and each.get("ph") == "X"}
+        if not marks:
+            raise VtensorError(
+                f"{file} is of another time: nothing in it happened within vtensor.tracks(); open both around the same "
+                "steps"
+            )
+        known = min(marks)
+        offset = marks[known]["ts"] - self._marks[known] / 1e3  # microseconds
+        shown = [each for each in events if each.get("ph") == "X"]
+        first = min(each["ts"] for each in shown)
+        last = max(each["ts"] + each.get("dur", 0) for each in shown)
+        added = []
+        for what, begun, ended, size in self.spans:
+            at = begun / 1e3 + offset
+            if first <= at <= last:
+                name = f"{what}, {format_bytes(size)}" if size else what
+                added.append({
+                    "ph": "X", "cat": "vtensor", "name": name, "pid": "vtensor", "tid": _TRACKS[what], "ts": at,
+                    "dur": (ended - begun) / 1e3, "args": {"bytes": size},
+                })  # fmt: skip
+        names = {"ph": "M", "name": "process_labels", "pid": "vtensor", "tid": 0, "args": {"labels": "memory"}}
+        trace["traceEvents"] = [*events, names, *added]
+        half = file.with_name(file.name + ".half")
+        with open_file(half, "wt", encoding="utf-8") as target:
+            json.dump(trace, target)
+        half.replace(file)
+        return len(added)
+
+
+@contextlib.contextmanager
+def tracks() -> Iterator[Tracks]:
+    """Keep a log of copies and of what is made again, for a profile of the same steps.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+
+    Examples
+    --------
+    >>> import torch, vtensor
+    >>> vtensor.enable("1GiB")
+    >>> with torch.profiler.profile() as profile, vtensor.tracks() as tracks:
+    ...     torch.ones(1 << 20).sum()
+    tensor(1048576.)
+    >>> profile.export_chrome_trace("profile.json")
+    >>> tracks.add_to("profile.json")  # for chrome://tracing, ui.perfetto.dev and TensorBoard
+    0
+    >>> vtensor.disable()
+    """
+    module = core()
+    kept = Tracks()
+    module.keep_spans()
+    unlisten = listen(kept.mark)
+    kept.mark()
+    try:
+        yield kept
+    finally:
+        unlisten()
+        kept.mark()
+        kept.spans = module.take_spans()

@@ -1,0 +1,206 @@
+"""What vtensor did so far, in the style of ``torch.cuda.memory_stats``.
+
+Covers: the flat dictionary, the table for people, resetting peaks.
+Leaves: counting (``kernels/memory/counters.h``).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..planning.planner import newest_plan, why_no_plan
+from ..session.lifecycle import active_config, core
+from ..settings.config import format_bytes
+
+__all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
+
+_TO_PLAN = 4  # iterations: the first makes states, the second is recorded, the third like it, a plan is made
+_AMOUNTS = ("tensor_bytes", "wanted_bytes", "absent_bytes", "borrowed_bytes", "dropped_bytes")
+
+
+def memory_stats() -> dict[str, Any]:
+    """All figures as a flat dictionary.
+
+    Amounts have the four keys ``<name>.current``, ``.peak``, ``.allocated`` (all ever added) and ``.freed``:
+
+    - ``tensor_bytes``: managed tensors, as asked for
+    - ``wanted_bytes``: the same in whole chunks; its peak is what an unlimited budget would hold
+    - ``absent_bytes``: tensor bytes whose only place is the host store
+    - ``borrowed_bytes``: of these, used in place by operations larger than the budget
+    - ``dropped_bytes``: tensor bytes that are nowhere, as they will be made again when they are needed
+    - ``unmanaged_bytes``: tensors smaller than ``min_size``, in torch's own memory
+    - ``held_bytes`` (current and peak only): all chunks held; never above ``budget_bytes`` plus ``overdrawn_bytes``
+    - ``used_bytes`` (current and peak only): of these, held by tensors; the others are freed memory that waits, mapped,
+      for a tensor of its size
+    - ``overdrawn_bytes`` (current and peak only): held beyond the budget by operations that alone need more, on a GPU
+      without ``VTENSOR_HOST_IN_PLACE=1``; 0 on the CPU
+    - ``host_bytes`` (current and peak only): slots in use in the host store; ``pinned_bytes`` of it, pinned for a GPU
+
+    Settings: ``budget_bytes``, ``host_capacity_bytes``, ``chunk_bytes``.
+
+    The rest are totals: ``moved_out_bytes``, ``moved_in_bytes``, ``evictions`` (vTensors copied out), ``discards``
+    (vTensors that left for free), ``drops`` (vTensors that left without a copy, to be made again), ``made_bytes`` and
+    ``make_seconds`` (what was made again, and how long that took), ``cancels``, ``faults`` (reads outside operations),
+    ``oversize`` (operations larger than the budget), ``failures`` (survived), ``host_waits`` (times a thread stood
+    until a GPU had done something), ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
+
+    Of plans: ``iterations`` seen, ``planned_iterations`` (followed a plan from end to end), ``deviations`` (left one),
+    ``rejoined`` (times one that had left its plan was where it is followed again), ``operations`` (of iterations for
+    which there were plans; those that use no managed memory are not counted) and ``planned_operations`` (that followed
+    one), ``plans`` made, ``predicted_step_seconds`` and ``predicted_bytes`` (what the newest plan promises of step time
+    and ``used_bytes``; 0 without one), ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time,
+    and not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying beside computing, and while waited for; the
+    latter is ``wait_seconds`` by another name). ``copy_lanes``: whether copies move beside computing. On the CPU
+    without ``link`` and ``spill_dir`` they do not, because nobody but the threads that compute could move them; then
+    nothing is hidden, and what a plan brings back is moved when it is needed: a late arrival.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    """
+    module = core()
+    shot = module.snapshot()
+    chunk = shot["chunk_bytes"]
+    stats: dict[str, Any] = {}
+    for name in _AMOUNTS:
+        stats.update({f"{name}.{key}": value for key, value in shot[name].items()})
+    stats.update({f"unmanaged_bytes.{key}": value for key, value in module.unmanaged().items()})
+    stats["held_bytes.current"] = shot["held_chunks"] * chunk
+    stats["held_bytes.peak"] = shot["peak_held_chunks"] * chunk
+    stats["used_bytes.current"] = (shot["held_chunks"] - shot["cached_chunks"]) * chunk
+    stats["used_bytes.peak"] = shot["peak_used_chunks"] * chunk
+    stats["overdrawn_bytes.current"] = shot["overdrawn_chunks"] * chunk
+    stats["overdrawn_bytes.peak"] = shot["peak_overdrawn_chunks"] * chunk
+    stats["host_bytes.current"] = shot["slots_used"] * chunk
+    stats["host_bytes.peak"] = shot["slots_peak"] * chunk
+    stats["pinned_bytes"] = shot["pinned_bytes"]
+    stats["budget_bytes"] = shot["budget_chunks"] * chunk
+    stats["host_capacity_bytes"] = shot["slots_capacity"] * chunk
+    stats["chunk_bytes"] = chunk
+    stats["copy_lanes"] = not shot["moves_in_wait"]
+    stats["moved_out_bytes"] = shot["moved_out"]
+    stats["moved_in_bytes"] = shot["moved_in"]
+    stats["made_bytes"] = shot["made_bytes"]
+    stats["make_seconds"] = shot["make_ns"] / 1e9
+    stats["wait_seconds"] = shot["wait_ns"] / 1e9
+    copying = (shot["out_ns"] + shot["in_ns"]) / 1e9
+    stats["exposed_copy_seconds"] = stats["wait_seconds"]
+    stats["hidden_copy_seconds"] = max(copying - stats["wait_seconds"], 0.0)
+    plans = module.plan_counters()
+    stats["iterations"] = plans["iterations"]
+    stats["planned_iterations"] = plans["planned"]
+    stats["deviations"] = plans["deviations"]
+    stats["rejoined"] = plans["rejoined"]
+    stats["operations"], stats["planned_operations"] = plans["rows"], plans["planned_rows"]
+    stats["plans"] = plans["installed"]
+    plan = newest_plan()
+    stats["predicted_step_seconds"] = 0.0 if plan is None else plan.prediction.step_seconds
+    stats["predicted_bytes"] = 0 if plan is None else plan.prediction.peak_chunks * plan.trace.chunk_bytes
+    stats["prefetch_hits"] = shot["prefetches"] - shot["late"]
+    stats["late_arrivals"] = shot["late"]
+    for name in (
+        "evictions",
+        "discards",
+        "drops",
+        "cancels",
+        "faults",
+        "oversize",
+        "failures",
+        "host_waits",
+        "allocations",
+        "reused",
+        "remaps",
+    ):
+        stats[name] = shot[name]
+    return stats
+
+
+def memory_summary() -> str:
+    """The figures a person asks for first, as a table of plain text.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    """
+    s = memory_stats()
+    config = active_config()
+    size = {name: format_bytes(value) for name, value in s.items() if "bytes" in name}
+
+    def peak(name: str) -> str:
+        return f"peak {size[name + '.peak']}"
+
+    rows = [
+        ("budget", size["budget_bytes"], ""),
+        ("held in chunks", size["held_bytes.current"], peak("held_bytes")),
+        ("wanted by tensors", size["wanted_bytes.current"], peak("wanted_bytes")),
+        ("absent, in the host store", size["absent_bytes.current"], peak("absent_bytes")),
+        ("small tensors beside it", size["unmanaged_bytes.current"], peak("unmanaged_bytes")),
+        ("moved out", size["moved_out_bytes"], f"{s['evictions']} vTensors; {s['discards']} more left for free"),
+        ("moved in", size["moved_in_bytes"], f"waited {s['wait_seconds']:.2f} s for copies"),
+        ("planned iterations", f"{s['planned_iterations']} of {s['iterations']}", _plan_note(s)),
+        _oversize(s, size["borrowed_bytes.peak"]),
+    ]
+    if s["drops"]:
+        made = f"peak {size['dropped_bytes.peak']} dropped; {s['make_seconds']:.2f} s of computing"
+        rows.insert(-2, ("made again", size["made_bytes"], made))
+    if s["overdrawn_bytes.peak"]:
+        rows.append(("beyond the budget", size["overdrawn_bytes.current"], peak("overdrawn_bytes")))
+    title = f"vtensor{_rank()}: {config.policy} by {config.granularity}, chunks of {format_bytes(config.chunk)}"
+    return "\n".join([title, *(f"  {name:<26} {value:>14}   {note}".rstrip() for name, value, note in rows)])
+
+
+def _rank() -> str:
+    """Which of several processes this is, where ``torchrun`` or the like says so."""
+    rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    return f" (process {rank} of {size})" if rank and size not in ("", "1") else ""
+
+
+def _oversize(s: dict[str, Any], borrowed: str) -> tuple[str, str, str]:
+    if s["oversize"] or not s["borrowed_bytes.peak"]:
+        note = f"peak {borrowed} used in place, in the host store" if s["borrowed_bytes.peak"] else ""
+        return "larger than the budget", f"{s['oversize']} operations", note
+    return "used in place", f"peak {borrowed}", "in the host store, for want of room"
+
+
+def _plan_note(s: dict[str, Any]) -> str:
+    if not s["plans"]:
+        return f"no plan: {_why_no_plan(s)}" if active_config().policy == "plan" and s["iterations"] else ""
+    left = f"{s['deviations']} left their plan"
+    if s["deviations"]:
+        left += f" ({_why_left()})"
+    if s["rejoined"]:
+        left += f" and came back: {s['planned_operations'] / s['operations']:.0%} of operations planned"
+    if not s["copy_lanes"]:
+        return f"{left}; copied by the threads that compute"
+    hidden, exposed = s["hidden_copy_seconds"], s["exposed_copy_seconds"]
+    if hidden + exposed <= 0:
+        return left
+    return f"{left}; {hidden / (hidden + exposed):.0%} of copying hidden; {s['late_arrivals']} late arrivals"
+
+
+def _why_left() -> str:
+    """Where the last iteration that left its plan did."""
+    left_at = core().plan_counters()["left_at"]
+    return "the last ended early" if left_at is None else f"the last at operation {left_at[0]}, {left_at[1]}"
+
+
+def _why_no_plan(s: dict[str, Any]) -> str:
+    if why := why_no_plan():
+        return why
+    if not s["evictions"] + s["discards"] + s["drops"]:
+        return "everything fits"
+    return "no two iterations were alike yet" if s["iterations"] > _TO_PLAN else "an iteration has to come twice first"
+
+
+def reset_peak_memory_stats() -> None:
+    """Set every ``.peak`` to its current value.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    """
+    core().reset_peaks()

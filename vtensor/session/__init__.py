@@ -1,0 +1,13 @@
+"""A session: from ``enable()`` to ``disable()``.
+
+``enabling`` is what users call, ``lifecycle`` what begins and ends in which order. ``adoption`` takes in tensors that
+are older, ``shelves`` puts those that last side by side, ``reserve`` keeps room free, ``watchdog`` says when all stands
+still.
+"""
+
+from __future__ import annotations
+
+from .enabling import disable, enable, enabled, rehearsing
+from .lifecycle import is_enabled
+
+__all__ = ["disable", "enable", "enabled", "is_enabled", "rehearsing"]

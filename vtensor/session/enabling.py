@@ -1,0 +1,173 @@
+"""What a user says: turning vtensor on and off.
+
+Covers: what ``enable`` twice, ``disable`` with live tensors, nested contexts, and ``vtensor fit`` around a script that
+says them itself mean.
+Leaves: how a session begins and ends (``lifecycle``), checking arguments (``settings``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from ..logs import log, set_log_level
+from ..settings.config import Granularity, Oversize, Policy, Recompute, is_set
+from . import lifecycle
+
+__all__ = ["Device", "disable", "enable", "enabled", "rehearsing"]
+
+Device = Literal["auto", "cpu", "cuda"]
+
+_rehearsing = False  # 'vtensor fit' runs a script: its own words about budgets are not what is asked
+
+
+def enable(
+    budget: int | float | str | None = None,
+    *,
+    device: Device = "auto",
+    chunk: int | str | None = None,
+    min_size: int | str | None = None,
+    host: int | str | None = None,
+    spill_dir: str | os.PathLike[str] | None = None,
+    policy: Policy = "plan",
+    granularity: Granularity = "chunk",
+    oversize: Oversize = "borrow",
+    link: float | str | None = None,
+    recompute: Recompute = "auto",
+    plan: str | os.PathLike[str] | None = None,
+) -> None:
+    """Train in `budget` bytes: what does not fit waits in host memory, and is back before it is read.
+
+    From now on every tensor of at least `min_size` lives in memory that vtensor manages. Tensors made before stay as
+    they are. Results do not change by a single bit.
+
+    Parameters
+    ----------
+    budget
+        Bytes of device memory, a text such as ``"4GiB"``, or a fraction of the device such as ``0.5``.
+        Default: the environment variable ``VTENSOR_BUDGET``; without it what is free less a reserve of a tenth, or of
+        512 MiB where that is more, and on the CPU a `spill_dir` for temporary files, where one is on a disk. Such a
+        budget is lowered where what is not managed grows into the reserve.
+    device
+        ``"cpu"``: torch's CPU tensors. ``"cuda"``: those of the current CUDA device; in a process of torchrun that has
+        chosen none yet, the one of its rank. ``"auto"``: the GPU where torch sees one, else the CPU.
+    chunk
+        Bytes of one vTensor, the unit in which tensors move; a power of two. Default: ``"2MiB"`` on the CPU;
+        on a GPU, where mapping one costs more, a thousandth of the budget: ``"2MiB"`` to ``"16MiB"``.
+    min_size
+        The smallest allocation that is managed. Default: half a chunk. Smaller ones are torch's, and are counted
+        (``unmanaged_bytes`` in :func:`vtensor.memory_stats`).
+    host
+        Bytes the host store may take. Default: four fifths of RAM, or what is free in `spill_dir`.
+    spill_dir
+        A directory: absent vTensors live in a file there instead of in RAM, so that a model larger than RAM trains.
+    policy
+        ``"plan"``: two iterations are recorded, a plan is made in the background, and later iterations follow it, with
+        copies hidden behind computing where copies have lanes of their own. Until then, and whenever an iteration
+        differs, the longest unused leave.
+        ``"lru"``: they always do. ``"size_staleness"``: always the largest bytes x staleness (the filter of DELTA,
+        arXiv 2203.15980). ``"delta"``: the same, and each is copied or dropped by what either takes as measured;
+        what was found away when an iteration came the second time is brought back in time from then on.
+    granularity
+        ``"chunk"``: exactly as many vTensors of a victim leave as are needed. ``"tensor"``: the whole victim, the
+        baseline of the vTensor paper.
+    oversize
+        What happens when one operation needs more than the budget. ``"borrow"``: it uses what does not fit in place
+        in the host store, slowly. ``"raise"``: allocations raise instead.
+    link
+        Limits the copies of each direction to so many bytes a second (``"6GB/s"``), to emulate a slow bus.
+    recompute
+        ``"auto"``: plans may drop what is cheaper to make again than to copy: the operations that made it run once
+        more, bit for bit, when it is needed. ``"never"``: all that leaves is copied. ``"only"``: nothing is copied,
+        for devices whose memory is the host's, and for training in less RAM with no disk: what cannot be made again
+        stays, above the budget if need be.
+        With ``VTENSOR_VERIFY=replay`` nothing is dropped; what would be is made again and compared.
+    plan
+        A plan made by ``lgm analyze``, followed from the first iteration that fits it; chunks are as large as it says.
+
+    Raises
+    ------
+    ConfigError
+        For an argument that cannot work, and when vtensor is enabled already with other settings.
+    UnsupportedDeviceError
+        For a device that is not there or that this version cannot manage.
+    BuildError
+        If the native core cannot be compiled (first use only).
+    torch.OutOfMemoryError
+        If a smaller budget than before cannot be reached now.
+
+    Notes
+    -----
+    Enabled already: the same settings do nothing, another `budget` takes effect at once (arguments left at their
+    defaults keep what is in force), anything else raises. ``VTENSOR_DISABLE=1`` makes this call do nothing.
+
+    Examples
+    --------
+    >>> import vtensor
+    >>> vtensor.enable(budget="1GiB")
+    >>> vtensor.is_enabled()
+    True
+    >>> vtensor.disable()
+    """
+    if is_set("VTENSOR_DISABLE"):
+        log.warning("VTENSOR_DISABLE is set: vtensor.enable() does nothing")
+        return
+    if _rehearsing:
+        log.warning("'vtensor fit' runs the script without a budget: its vtensor.enable() does nothing")
+        return
+    set_log_level()
+    given: dict[str, Any] = {
+        "device": device,
+        "chunk": chunk,
+        "min_size": min_size,
+        "host": host,
+        "spill_dir": spill_dir,
+        "policy": policy,
+        "granularity": granularity,
+        "oversize": oversize,
+        "link": link,
+        "recompute": recompute,
+    }
+    lifecycle.ask(budget, given, plan)
+
+
+def disable() -> None:
+    """Stop managing. Live tensors stay valid and keep their data; new ones are torch's again. Idempotent.
+
+    Raises
+    ------
+    torch.OutOfMemoryError
+        On a GPU, if it has no room for live tensors that wait in the host store; then vtensor stays enabled.
+    """
+    if not _rehearsing:
+        lifecycle.end()
+
+
+@contextlib.contextmanager
+def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator[None]:
+    """:func:`enable` for the length of a ``with`` block.
+
+    Nested in an enabled session it changes the budget for the block and puts the old one back after it.
+    """
+    outer = lifecycle.active_config() if lifecycle.is_enabled() else None
+    try:
+        enable(budget, **options)
+        yield
+    finally:
+        if outer is None:
+            disable()
+        elif lifecycle.is_enabled():
+            enable(outer.budget)
+
+
+@contextlib.contextmanager
+def rehearsing() -> Iterator[None]:
+    """:func:`enable` and :func:`disable` do nothing within it."""
+    global _rehearsing
+    _rehearsing = True
+    try:
+        yield
+    finally:
+        _rehearsing = False

@@ -1,0 +1,201 @@
+"""The one session of a process: how it begins, takes another budget, and ends.
+
+Covers: what an exception between any two lines of these means.
+Leaves: what a user says (``enabling``), checking arguments (``settings``), the work (``kernels/``), figures (``reports``).
+
+Ctrl-C raises an exception between any two lines. `_begun` is set before anything of a session starts, and forgotten
+only after all of it ended, by steps that may run twice, and where their start never came. So the next :func:`end` or
+:func:`ask` ends what an interrupted one left; a change of budget that was interrupted is made again by the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import torch
+
+import lgm
+
+from .. import native
+from ..devices.cpu import start_cpu, stop_cpu
+from ..devices.gpu import fit_gpu, resize_gpu, start_gpu, stop_gpu
+from ..devices.math_library import settle
+from ..errors import ConfigError, NotEnabledError
+from ..hooks.compiled import watch_compiled
+from ..hooks.doors import open_doors
+from ..hooks.foreach import cut_foreach
+from ..hooks.patches import restore
+from ..logs import log
+from ..planning.planner import change_budget, start_planner, stop_planner
+from ..planning.plans import settings
+from ..settings.config import Config, asked_again, format_bytes, is_verifying
+from . import watchdog
+from .adoption import say_what_is_older
+from .reserve import keep_free
+from .shelves import keep_shelves
+
+__all__ = ["active_config", "ask", "core", "end", "is_enabled", "resize"]
+
+_lock = threading.RLock()
+_begun: Config | None = None  # the session that is there in whole or in part, as it is to be
+_looked = False  # for tensors that are older: once in a process, as it looks through all there is
+_active: Config | None = None  # the same as it is: None while it starts, and from the moment it begins to end
+_process = 0  # in which it began
+
+
+def is_enabled() -> bool:
+    """Whether large tensors made now, on the session's device, are managed."""
+    return _active is not None
+
+
+def active_config() -> Config:
+    """The configuration in force.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    """
+    if _active is None:
+        raise NotEnabledError
+    return _active
+
+
+def core() -> ModuleType:
+    """The native core, for callers that need an enabled session."""
+    active_config()
+    return native.load()
+
+
+def ask(budget: int | float | str | None, given: dict[str, Any], plan: str | os.PathLike[str] | None) -> None:
+    """Begin a session of these arguments of :func:`vtensor.enable`; the one that is there takes another budget."""
+    with _lock:
+        if _active is None:
+            _end()  # what an interrupted call left
+            _begin(*settings(budget, given, plan))
+        elif plan is not None:
+            raise ConfigError("vtensor is enabled already; a plan= is taken at the first enable() only")
+        else:
+            _change_budget(_active, asked_again(_active, budget, given).budget)
+
+
+def end() -> None:
+    """End the session, if there is one; raises as :func:`vtensor.disable`."""
+    with _lock:
+        if _begun is None:
+            return
+        _end()
+    log.info("disabled")
+
+
+def resize(budget: int) -> None:
+    """Another budget takes effect at once, as by :func:`ask`; pre: enabled."""
+    with _lock:
+        active = active_config()
+        _change_budget(active, max(budget // active.chunk, 1) * active.chunk)
+
+
+def _begin(config: Config, plan: lgm.Plan | None) -> None:
+    global _begun, _active, _looked, _process
+    module = native.load()
+    _process = os.getpid()
+    if config.device == "cuda":
+        config = fit_gpu(module, config)
+    _begun = config
+    try:
+        _start(config)
+        _watch(config, plan)
+    except BaseException:
+        _end()
+        raise
+    _active = config
+    if not _looked:
+        _looked = True
+        say_what_is_older(config)
+    if log.isEnabledFor(logging.DEBUG):
+        watchdog.start(module)  # for good: tensors outlive the session, and so does what can stand
+    log.info(
+        "enabled: budget %s in chunks of %s, host store %s in %s, %s by %s", format_bytes(config.budget),
+        format_bytes(config.chunk), format_bytes(config.host), config.spill_dir or "RAM", config.policy,
+        config.granularity,
+    )  # fmt: skip
+
+
+def _start(config: Config) -> None:
+    module = native.load()
+    settle()
+    if config.device == "cuda":
+        start_gpu(module, config)
+    else:
+        start_cpu(module, config)
+
+
+def _watch(config: Config, plan: lgm.Plan | None) -> None:
+    """Put what the core has to be told of around torch's functions."""
+    module = native.load()
+    open_doors(module, config.device)
+    watch_compiled(module)
+    cut_foreach(module, _bytes_of_one_call)
+    if config.recompute != "never":
+        verify = is_verifying()
+        everything = verify or config.leaving != "copy"  # what no plan names may be dropped, too
+        module.see("all" if everything else "planned", verify)
+    start_planner(config, plan)
+    keep_free(module, config, resize)
+    keep_shelves(module, plan)
+
+
+def _bytes_of_one_call() -> int:
+    """Half the budget: the other half is for what the loop around multi-tensor operations keeps in use."""
+    config = _begun  # another thread may end the session meanwhile
+    return 0 if config is None else config.budget // 2
+
+
+def _end() -> None:
+    """End what there is of a session. On a GPU without room for what is absent it raises, and changes nothing."""
+    global _begun, _active
+    if _begun is None:
+        return
+    module = native.load()
+    active, _active = _active, None
+    if _begun.device == "cuda":
+        try:
+            stop_gpu(module)
+        except torch.OutOfMemoryError:
+            _active = active
+            raise
+    stop_planner()
+    restore()
+    if _begun.device == "cpu":
+        stop_cpu(module)
+    _begun = None
+
+
+def _change_budget(active: Config, budget: int) -> None:
+    """Interrupted, it leaves `_begun` and `_active` different, and is made again by the next call."""
+    global _begun, _active
+    if os.getpid() != _process:
+        log.warning(
+            "this process was forked while vtensor was enabled: memory made here is torch's; 'spawn' it instead"
+        )
+        return
+    if budget == active.budget and _begun is active:
+        return
+    asked, before = replace(active, budget=budget), _begun
+    module = native.load()
+    _begun = asked
+    try:
+        module.resize(asked.budget_chunks)
+    except module.OutOfMemory as error:
+        _begun = before
+        raise torch.OutOfMemoryError(str(error)) from None
+    if asked.device == "cuda":
+        resize_gpu(module, asked)
+    change_budget(asked)
+    _active = asked
+    log.info("budget changed from %s to %s", format_bytes(active.budget), format_bytes(asked.budget))

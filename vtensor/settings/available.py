@@ -1,0 +1,55 @@
+"""How much memory there is, and what of it a budget may be where none is given.
+
+Covers: RAM, what is free of it, or of a GPU; a disk for what does not fit.
+Leaves: sizes that people give (``config``), what a container or a job may use (``groups``), keeping it so
+(``session.reserve``).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from .groups import memory_groups
+
+__all__ = ["budget_of_its_own", "free_memory", "physical_memory", "spill_directory"]
+
+_RESERVE = 512 << 20  # at least: what is not managed, and what others take meanwhile
+_IN_RAM = ("tmpfs", "ramfs")  # file systems whose files take RAM
+
+
+def physical_memory() -> int:
+    """Bytes of RAM this process may use: the machine's, or of the control groups it is in where that is less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([total, *(group.limit for group in memory_groups())])
+
+
+def free_memory(device: str) -> int:
+    """Bytes that nothing uses now, of RAM (what the system can give without swapping) or of the current CUDA device."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) << 10
+    return min([free, *(group.left for group in memory_groups())])
+
+
+def budget_of_its_own(free: int) -> int:
+    """What is free, less a tenth for what is not managed, or 512 MiB where that is more; half of very little."""
+    return max(free - max(free // 10, _RESERVE), free // 2)
+
+
+def spill_directory() -> str | None:
+    """A directory for temporary files that is on a disk; None if all that are usual take RAM."""
+    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    for candidate in (tempfile.gettempdir(), "/var/tmp", str(Path.cwd())):
+        path = os.path.realpath(candidate)
+        above = [(len(at), kind) for at, kind in mounts if (path + "/").startswith(at.rstrip("/") + "/")]
+        above.sort(key=lambda mount: mount[0])  # of two at one place the later one covers the other
+        if above and above[-1][1] not in _IN_RAM and os.access(path, os.W_OK):
+            return path
+    return None
