@@ -103,7 +103,7 @@ def _packing(count: int, size: int) -> Row:
 
 
 def packing(kept: Kept) -> None:
-    """Many small pieces out of the GPU: a copy for each, or one kernel and one copy (``vtensor/native/chunk_ops.py``)."""
+    """Many small pieces out of the GPU: a copy for each, or one kernel and one copy (``chunk_ops``)."""
     for kib in (4, 16, 64, 256, 1024):
         if str(kib) not in kept:
             kept.add(str(kib), _packing(256, kib << 10))

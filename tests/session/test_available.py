@@ -146,7 +146,7 @@ def train(steps: int) -> None:
 def test_what_is_not_managed_grows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The budget makes way as soon as a quarter of the reserve is left, and no further than to half of it."""
     free = {"bytes": 4 * GIB}
-    for module in ("config", "reserve"):
+    for module in ("settings.config", "session.reserve"):
         monkeypatch.setattr(f"vtensor.{module}.free_memory", lambda _device: free["bytes"])
     monkeypatch.setattr("vtensor.session.reserve._PAUSE", 0.0)
     reserve, mib = GIB // 2, 1 << 20

@@ -1,7 +1,8 @@
 """The one session of a process: how it begins, takes another budget, and ends.
 
 Covers: what an exception between any two lines of these means.
-Leaves: what a user says (``enabling``), checking arguments (``settings``), the work (``kernels/``), figures (``reports``).
+Leaves: what a user says (``enabling``), checking arguments (``settings``), the work (``kernels/``), what happened
+(``reports``).
 
 Ctrl-C raises an exception between any two lines. `_begun` is set before anything of a session starts, and forgotten
 only after all of it ended, by steps that may run twice, and where their start never came. So the next :func:`end` or
