@@ -630,6 +630,19 @@ def test_a_summary_says_why_there_is_no_plan() -> None:
         assert "no plan: a budget of" in vtensor.memory_summary()
 
 
+def test_a_summary_says_that_no_iteration_ends() -> None:
+    """Parameters that the program updates by itself."""
+    with vtensor.enabled(12 * PAGE, chunk=PAGE, min_size=1, host=1 << 30):
+        assert "no plan: everything fits" in vtensor.memory_summary()
+        weight = torch.randn(64, 64, requires_grad=True)
+        for _ in range(4):
+            (gradient,) = torch.autograd.grad((torch.randn(128, 64) @ weight).square().mean(), weight)
+            weight.data.sub_(gradient)
+        assert "no plan: no optimizer of torch.optim made a step; say with vtensor.step()" in vtensor.memory_summary()
+        vtensor.step()
+        assert "made a step" not in vtensor.memory_summary()
+
+
 def test_a_summary_says_that_each_step_has_a_thread_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     with vtensor.enabled(320 << 10, chunk=PAGE, min_size=1, host=1 << 30):
         trainer = Trainer()

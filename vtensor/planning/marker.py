@@ -29,6 +29,11 @@ class Marker:
         self._others = 0  # of others since its last
         self._rests = 0  # the most of those between two of its own
 
+    @property
+    def hears(self) -> bool:
+        """Whether anybody made a step."""
+        return self._owner is not None
+
     def ends(self, who: Any, *, whole: bool = False) -> bool:
         """`who` made a step in this thread: whether an iteration ends with it."""
         known = self._owner() if self._owner is not None else None

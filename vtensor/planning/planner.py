@@ -52,6 +52,7 @@ __all__ = [
 ]
 
 _planner: Planner | None = None
+_UNMARKED = "no optimizer of torch.optim made a step; say with vtensor.step() where each iteration ends"
 _ELSEWHERE = "the thread that ended the last iteration does nothing in the next: is there a new one for each step?"
 
 
@@ -122,6 +123,10 @@ class Planner:
         finally:
             self._inside = False
         self._iteration_ends(owner, whole=True)
+
+    @property
+    def hears(self) -> bool:
+        return self._marked or self._marker.hears
 
     def step(self) -> None:
         self._marked = True
@@ -281,9 +286,11 @@ def newest_plan() -> lgm.Plan | None:
 
 
 def why_no_plan() -> str:
-    """The reason, if the newest analysis found none or is not done; else empty."""
+    """The reason, if no iteration ever ended, or the newest analysis found none or is not done; else empty."""
     if (planner := _planner) is None:
         return ""
+    if not planner.hears:
+        return _UNMARKED
     return planner.why_not or ("the first is still being made" if planner.work.busy else "")
 
 

@@ -167,7 +167,7 @@ def _oversize(s: dict[str, Any], borrowed: str) -> tuple[str, str, str]:
 
 def _plan_note(s: dict[str, Any]) -> str:
     if not s["plans"]:
-        return f"no plan: {_why_no_plan(s)}" if active_config().policy == "plan" and s["iterations"] else ""
+        return f"no plan: {_why_no_plan(s)}" if active_config().policy == "plan" else ""
     left = f"{s['deviations']} left their plan"
     if s["deviations"]:
         left += f" ({_why_left()})"
@@ -188,10 +188,10 @@ def _why_left() -> str:
 
 
 def _why_no_plan(s: dict[str, Any]) -> str:
-    if why := why_no_plan():
-        return why
     if not s["evictions"] + s["discards"] + s["drops"]:
         return "everything fits"
+    if why := why_no_plan():
+        return why
     return "no two iterations were alike yet" if s["iterations"] > _TO_PLAN else "an iteration has to come twice first"
 
 
