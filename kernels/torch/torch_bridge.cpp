@@ -63,7 +63,9 @@ class Shim final : public c10::Allocator {
     try {
       address = allocate_managed(engine, bytes, current_stream(engine));
     } catch (const OutOfMemory& error) {
-      TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+      // Whoever tries again with less knows torch's errors by these words (accelerate, Lightning).
+      TORCH_CHECK_WITH(OutOfMemoryError, false, error.what(),
+                       "\n  In torch's words: CPU out of memory. DefaultCPUAllocator: can't allocate memory.");
     }
     if (engine.pressed() && !observing()) observe_if_pressed();
     return address;

@@ -214,7 +214,7 @@ class Allocator final : public cca::CUDAAllocator {
     try {
       return allocate_managed(engine, bytes, lane_of(engine, stream));
     } catch (const OutOfMemory& error) {
-      TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+      TORCH_CHECK_WITH(OutOfMemoryError, false, error.what(), "\n  In torch's words: CUDA out of memory.");
     }
   }
 };

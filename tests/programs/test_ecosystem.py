@@ -12,11 +12,14 @@ import peft
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.utils import find_executable_batch_size
 from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.utilities.memory import is_oom_error
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
+import vtensor
 from benchmarks.ecosystem.libraries import words
 from vtensor import planning
 
@@ -254,3 +257,21 @@ def test_loops_of_libraries(name: str) -> None:
     (run,) = check_identity(program, (SHARES.get(name, 0.4),), min_size=1 << 12)
     assert run["evictions"] + run["drops"] > 0
     assert run["planned_iterations"] >= 0.8 * (run["iterations"] - 5 - interrupted), run["planned_iterations"]
+
+
+def test_libraries_that_try_smaller_batches_know_that_memory_is_full() -> None:
+    """They go by the words of torch's errors."""
+    tried = []
+
+    @find_executable_batch_size(starting_batch_size=4096)
+    def train(batch: int) -> None:
+        tried.append(batch)
+        model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8)))
+        model(torch.randn(batch, 64)).sum().backward()
+
+    with vtensor.enabled("1MiB", chunk=4096, min_size=4096, host="2MiB"):
+        train()
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            torch.empty(4 << 20)
+    assert tried[0] == 4096 and len(tried) > 1
+    assert is_oom_error(caught.value)
