@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,6 +143,20 @@ def train(steps: int) -> None:
     for _ in range(steps):
         model(torch.randn(4, 64)).sum().backward()
         optimizer.step()
+
+
+def test_addresses_are_limited() -> None:
+    """By ``ulimit -v``, as on clusters: the host store is not larger than what can be had."""
+    script = (
+        "import resource, torch, vtensor\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
+        "with vtensor.enabled('16MiB', device='cpu'):\n"
+        "    kept = [torch.full((1 << 20,), float(k)) for k in range(16)]\n"
+        "    assert all((tensor == k).all() for k, tensor in enumerate(kept))\n"
+        "    assert vtensor.memory_stats()['evictions']\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_is_not_managed_grows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

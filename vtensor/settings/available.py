@@ -8,12 +8,13 @@ Leaves: sizes that people give (``config``), what a container or a job may use (
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 from pathlib import Path
 
 from .groups import memory_groups
 
-__all__ = ["budget_of_its_own", "free_memory", "physical_memory", "spill_directory"]
+__all__ = ["budget_of_its_own", "free_memory", "host_store_of_its_own", "physical_memory", "spill_directory"]
 
 _RESERVE = 512 << 20  # at least: what is not managed, and what others take meanwhile
 _IN_RAM = ("tmpfs", "ramfs")  # file systems whose files take RAM
@@ -36,6 +37,16 @@ def free_memory(device: str) -> int:
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) << 10
     return min([free, *(group.left for group in memory_groups())])
+
+
+def host_store_of_its_own() -> int:
+    """Four fifths of RAM; half of the addresses that are left where they are limited (``ulimit -v``)."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    room = physical_memory() * 4 // 5
+    if limit == resource.RLIM_INFINITY:
+        return room
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return min(room, max(limit - used, 0) // 2)
 
 
 def budget_of_its_own(free: int) -> int:

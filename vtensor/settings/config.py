@@ -17,7 +17,7 @@ from lgm.units import format_bytes
 
 from ..errors import ConfigError, UnsupportedDeviceError
 from ..logs import log
-from .available import budget_of_its_own, free_memory, physical_memory, spill_directory
+from .available import budget_of_its_own, free_memory, host_store_of_its_own, physical_memory, spill_directory
 
 __all__ = [
     "Config",
@@ -254,7 +254,7 @@ def make_config(
         stat = os.statvfs(directory)
         host_bytes = max(stat.f_bavail * stat.f_frsize, chunk_bytes)
     else:
-        host_bytes = physical_memory() * 4 // 5
+        host_bytes = max(host_store_of_its_own(), chunk_bytes)
     if device == "cuda" and (directory or link is not None):
         raise ConfigError(
             "spill_dir= and link= are for device='cpu': on a GPU absent data waits in RAM, over its own bus"
