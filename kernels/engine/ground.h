@@ -46,6 +46,8 @@ struct Ground {
         chunk_bytes(device.chunk_bytes()),
         shift(static_cast<unsigned>(std::countr_zero(chunk_bytes))) {}
 
+  bool copies() const noexcept { return config.leaving != Leaving::drop; }
+
   Driver& driver;
   const EngineConfig config;
   const Bytes chunk_bytes;

@@ -103,7 +103,7 @@ void Supply::resize(Lock& lock, std::size_t budget_chunks) {
         continue;
       }
     }
-    const bool copies_nothing = status.code == Code::nothing_leaves && ground_.config.leaving == Leaving::drop;
+    const bool copies_nothing = status.code == Code::nothing_leaves && !ground_.copies();
     throw OutOfMemory("cannot change the budget from " + format_bytes(ground_.bytes_of(pool_.capacity())) + " to " +
                       format_bytes(ground_.bytes_of(budget_chunks)) + ": " +
                       (copies_nothing ? "what is left cannot be made again, and recompute='only' copies nothing"

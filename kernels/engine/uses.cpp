@@ -36,7 +36,7 @@ void Uses::fetch(Lock& lock, std::span<const Use> uses, const char* operation, b
   }
   if (fetch.borrowed) {
     ++ground_.counters.oversize;  // once an operation, however many vTensors were borrowed
-    warn_oversize(operation, ground_.bytes_of(pool_.capacity()), false);
+    warn_oversize(operation, ground_.bytes_of(pool_.capacity()), false, ground_.copies());
   }
 }
 
@@ -138,7 +138,7 @@ Uses::Step Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch,
   VTensor& part = range.parts[index];
   if (part.state == State::absent && !slots_.borrow(range, index).ok()) {
     if (moves_.may_overdraw()) {
-      warn_oversize(fetch.operation, ground_.bytes_of(pool_.capacity()), true);
+      warn_oversize(fetch.operation, ground_.bytes_of(pool_.capacity()), true, ground_.copies());
       part.write_wanted = use.write;
       const Status status = supply_.bring_beyond(range, index);
       *again = status.ok();

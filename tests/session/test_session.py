@@ -288,6 +288,18 @@ def test_a_budget_that_recompute_only_cannot_reach_is_refused_in_its_words(every
     assert vtensor.memory_stats()["budget_bytes"] == 64 * PAGE and len(kept) == 8
 
 
+def test_what_finds_no_room_where_nothing_is_copied_is_not_called_large() -> None:
+    script = (
+        "import torch, vtensor\n"
+        "with vtensor.enabled('1MiB', device='cpu', chunk=4096, min_size=4096, recompute='only'):\n"
+        "    kept = [torch.randn(64, 64) for _ in range(80)]\n"  # random numbers, torch's own: nothing makes them again
+        "    print(vtensor.memory_summary())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert "recompute='only' copies nothing, and what cannot be made again stays" in done.stderr
+    assert "found no room" in done.stdout and "larger than the budget" not in done.stdout + done.stderr
+
+
 def test_a_forked_process_is_told_and_can_end(tmp_path: Path) -> None:
     script = tmp_path / "forks.py"
     script.write_text(

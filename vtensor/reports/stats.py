@@ -161,7 +161,8 @@ def _rank() -> str:
 def _oversize(s: dict[str, Any], borrowed: str) -> tuple[str, str, str]:
     if s["oversize"] or not s["borrowed_bytes.peak"]:
         note = f"peak {borrowed} used in place, in the host store" if s["borrowed_bytes.peak"] else ""
-        return "larger than the budget", f"{s['oversize']} operations", note
+        only = active_config().recompute == "only"  # what has no room need not be large then
+        return "found no room" if only else "larger than the budget", f"{s['oversize']} operations", note
     return "used in place", f"peak {borrowed}", "in the host store, for want of room"
 
 
