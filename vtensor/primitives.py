@@ -137,8 +137,9 @@ def adopt(*what: Owner) -> int:
     Parameters
     ----------
     what
-        Modules (parameters, buffers and gradients), optimizers (states), tensors. Tensors that share memory share it
-        afterwards; with others, that are not named here, they do not any more.
+        Modules (parameters, buffers and gradients), optimizers (parameters, gradients and states), tensors. Tensors
+        that share memory share it afterwards; what shares it with others, that are not given, stays where it is, and a
+        warning says so.
 
     Returns
     -------

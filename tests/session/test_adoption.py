@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 import vtensor
 from vtensor import ConfigError
+from vtensor.session.adoption import Owner
 
 
 def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -63,6 +65,84 @@ def test_training_goes_on_as_if_it_had_always_been_there() -> None:
         return model.get_parameter("0.weight").detach().clone()
 
     assert torch.equal(train(True), train(False))
+
+
+Update = Callable[[], None]
+
+
+def flat_parameter(model: nn.Module) -> nn.Parameter:
+    """What the model's parameters, and their gradients, are views of from now on."""
+    parameters = list(model.parameters())
+    flat = nn.Parameter(torch.cat([p.detach().flatten() for p in parameters]))
+    flat.grad = torch.zeros_like(flat)
+    begin = 0
+    for p in parameters:
+        end = begin + p.numel()
+        p.data, p.grad = flat.data[begin:end].view_as(p), flat.grad[begin:end].view_as(p)
+        begin = end
+    return flat
+
+
+def a_flat_optimizer(model: nn.Module) -> tuple[list[Owner], Update]:
+    optimizer = torch.optim.AdamW([flat_parameter(model)])
+
+    def update() -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    return [optimizer], update
+
+
+def values_without_a_graph(model: nn.Module) -> tuple[list[Owner], Update]:
+    values = [p.detach() for p in model.parameters()]
+
+    def update() -> None:
+        for value, p in zip(values, model.parameters(), strict=True):
+            value.sub_(p.grad, alpha=0.5)
+            p.grad = None
+
+    return [*values], update
+
+
+def gradients_in_one_buffer(model: nn.Module) -> tuple[list[Owner], Update]:
+    buffer = flat_parameter(model).grad
+    assert buffer is not None
+    for p in model.parameters():
+        p.data = p.data.clone()
+
+    def update() -> None:
+        buffer.mul_(0.5)
+        for p in model.parameters():
+            p.data.sub_(p.grad)
+
+    return [buffer], update
+
+
+@pytest.mark.parametrize("sharing", [a_flat_optimizer, values_without_a_graph, gradients_in_one_buffer])
+@pytest.mark.parametrize("given", [False, True])
+def test_what_others_share_stays_shared(
+    sharing: Callable[[nn.Module], tuple[list[Owner], Update]], given: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Moved alone, the model would go on with other memory than who updates it, and train differently."""
+
+    def train(adopts: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(128, 128) for _ in range(3)))
+        others, update = sharing(model)
+        losses = []
+        with vtensor.enabled("256KiB", chunk=4096, min_size=4096, device="cpu"):
+            if adopts:
+                vtensor.adopt(model, *others * given)
+            for _ in range(4):
+                loss = (model(torch.randn(16, 128)) - 1).square().mean()
+                loss.backward()
+                update()
+                losses.append(loss.detach())
+        return losses
+
+    assert all(map(torch.equal, train(True), train(False)))
+    known = given or sharing is gradients_in_one_buffer  # a view knows what it is a view of
+    assert ("shared with tensors that adopt() was not given" in caplog.text) == (not known)
 
 
 def test_mistakes() -> None:

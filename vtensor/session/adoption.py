@@ -27,26 +27,43 @@ Owner = nn.Module | torch.optim.Optimizer | torch.Tensor
 def move_in(owners: Iterable[Owner], config: Config) -> int:
     """Move their tensors into managed memory; the bytes moved.
 
+    What shares memory with tensors that are not among them stays where it is, as those would not follow.
+
     Raises
     ------
     ConfigError
         For what has no tensors.
     """
-    sharing: dict[int, list[torch.Tensor]] = {}  # tensors of one storage, by its identity
-    for tensor in _tensors(owners):
-        if _is_older(tensor, config):
-            sharing.setdefault(storage_of(tensor)._cdata, []).append(tensor)
-    moved = 0
+    sharing: dict[int, dict[int, torch.Tensor]] = {}  # tensors of one storage, both by their identity
+    for found in _tensors(owners):
+        for tensor in (found, found._base):  # a view keeps what it is a view of
+            if tensor is not None and _is_older(tensor, config):
+                sharing.setdefault(storage_of(tensor)._cdata, {})[id(tensor)] = tensor
+    moved = stays = 0
     with torch.no_grad():
-        for tensors in sharing.values():
+        for tensors in map(list, map(dict.values, sharing.values())):
             old = storage_of(tensors[0])
+            if _owners(old) > len(tensors):
+                stays += old.nbytes()
+                continue
             new = storage_of(torch.empty(old.nbytes(), dtype=torch.uint8, device=tensors[0].device)).copy_(old)
             moved += old.nbytes()
             del old  # it goes with the last of its tensors, before the next one is moved
             for tensor in tensors:
                 view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
                 tensor.data = view.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())
+    if stays:
+        log.warning(
+            "%s are shared with tensors that adopt() was not given, and stay where they are, beside the budget; give "
+            "it those, too (the optimizer, a list of views), or let go of them before",
+            format_bytes(stays),
+        )
     return moved
+
+
+def _owners(storage: torch.UntypedStorage) -> int:
+    """Tensors that use it: `storage` itself is one more."""
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1
 
 
 def say_what_is_older(config: Config) -> None:
@@ -78,6 +95,8 @@ def _tensors(owners: Iterable[Any]) -> Iterator[torch.Tensor]:
                 if tensor.grad is not None:
                     yield tensor.grad
         elif isinstance(each, torch.optim.Optimizer):
+            for parameter in (parameter for group in each.param_groups for parameter in group["params"]):
+                yield from (tensor for tensor in (parameter, parameter.grad) if tensor is not None)
             for state in each.state.values():
                 yield from (value for value in state.values() if isinstance(value, torch.Tensor))
         elif isinstance(each, torch.Tensor):
