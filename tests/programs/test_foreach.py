@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given
 
 import vtensor
-from vtensor.hooks.foreach import cut
+from vtensor.hooks.foreach import _cutting, cut
 
 from ..identity import check_identity
 
@@ -43,6 +44,21 @@ def test_lists_larger_than_the_budget(maker: Any, how: str) -> None:
 
     (run,) = check_identity(program, (0.25,))
     assert run["oversize"] == 0, "cut lists need no borrowing"
+
+
+@pytest.mark.parametrize(("name", "parts"), [("_foreach_norm", 1), ("_foreach_abs_", 1), ("_foreach_abs", 2)])
+def test_lists_are_cut_by_what_is_used(name: str, parts: int) -> None:
+    """Norms make numbers, and what writes in place makes nothing: cut in more parts they would be other operations."""
+    calls = []
+
+    def counted(values: list[torch.Tensor]) -> Any:
+        calls.append(len(values))
+        return getattr(torch, name)(values)
+
+    counted.__name__ = name
+    results = _cutting(counted, SimpleNamespace(fits=lambda: False), lambda: 4 * PAGE)([torch.ones(PAGE // 4)] * 4)
+    assert calls == [4 // parts] * parts
+    assert results is None or len(results) == 4
 
 
 def test_every_kind_of_result_is_put_together_again() -> None:

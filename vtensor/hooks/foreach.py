@@ -20,6 +20,8 @@ from .patches import replace
 
 __all__ = ["cut", "cut_foreach"]
 
+_SCALARS = ("_foreach_norm", "_foreach_max", "_foreach_powsum")  # what they make of each tensor is a number
+
 
 def cut(sizes: list[int], limit: int) -> list[slice]:
     """Consecutive slices of `sizes`, each of at most `limit` in all, or of one element.
@@ -52,13 +54,16 @@ def _joined(results: list[Any]) -> Any:
 
 
 def _cutting(original: Callable[..., Any], core: ModuleType, limit: Callable[[], int]) -> Callable[..., Any]:
+    name = original.__name__
+    makes = not name.endswith("_") and name not in _SCALARS
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not args or not isinstance(args[0], (list, tuple)) or len(args[0]) < 2 or core.fits():
             return original(*args, **kwargs)
         length = len(args[0])
         lists = [a for a in (*args, *kwargs.values()) if isinstance(a, (list, tuple)) and len(a) == length]
-        sizes = [_bytes(args[0][i]) + sum(_bytes(a[i]) for a in lists) for i in range(length)]  # + a result's
+        sizes = [makes * _bytes(args[0][i]) + sum(_bytes(a[i]) for a in lists) for i in range(length)]
         parts = cut(sizes, limit())
         if len(parts) == 1:
             return original(*args, **kwargs)
