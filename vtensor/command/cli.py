@@ -97,7 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--host",
         metavar="SIZE",
-        help="room of the host store (default: four fifths of RAM, or what is free in --spill-dir)",
+        help="room of the host store (default: four fifths of RAM, less under ulimit -v, or what is free in "
+        "--spill-dir)",
     )
     run.add_argument("--spill-dir", metavar="DIR", help="keep absent data in a file here instead of in RAM")
     run.add_argument(

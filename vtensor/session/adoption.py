@@ -41,7 +41,8 @@ def move_in(owners: Iterable[Owner], config: Config) -> int:
                 sharing.setdefault(storage_of(tensor)._cdata, {})[id(tensor)] = tensor
     moved = stays = 0
     with torch.no_grad():
-        for tensors in map(list, map(dict.values, sharing.values())):
+        for group in sharing.values():
+            tensors = list(group.values())
             old = storage_of(tensors[0])
             if _owners(old) > len(tensors):
                 stays += old.nbytes()
@@ -90,19 +91,22 @@ def say_what_is_older(config: Config) -> None:
 def _tensors(owners: Iterable[Any]) -> Iterator[torch.Tensor]:
     for each in owners:
         if isinstance(each, nn.Module):
-            for tensor in (*each.parameters(), *each.buffers()):
-                yield tensor
-                if tensor.grad is not None:
-                    yield tensor.grad
+            yield from _with_gradients((*each.parameters(), *each.buffers()))
         elif isinstance(each, torch.optim.Optimizer):
-            for parameter in (parameter for group in each.param_groups for parameter in group["params"]):
-                yield from (tensor for tensor in (parameter, parameter.grad) if tensor is not None)
+            yield from _with_gradients(parameter for group in each.param_groups for parameter in group["params"])
             for state in each.state.values():
                 yield from (value for value in state.values() if isinstance(value, torch.Tensor))
         elif isinstance(each, torch.Tensor):
             yield each
         else:
             raise ConfigError(f"adopt() takes modules, optimizers and tensors, not a {type(each).__name__}")
+
+
+def _with_gradients(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    for tensor in tensors:
+        yield tensor
+        if tensor.grad is not None:
+            yield tensor.grad
 
 
 def _is_older(tensor: torch.Tensor, config: Config) -> bool:
