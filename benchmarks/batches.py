@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import lgm
-from lgm.gpus import GPUS, on_gpu
-from lgm.lifetimes import analyze_lifetimes
+from lgm.fitting import GPUS, on_gpu
+from lgm.iteration import analyze_lifetimes
 from vtensor.demo.show import Worker, measure_peak
 
 from .record import Row, metadata, write
@@ -37,7 +37,7 @@ def larger(link: float) -> None:
             room = analyze_lifetimes(there).peak
             for times in (2, 4):
                 trace = _trace(f"{name}*{times}", scratch)
-                device = lgm.Device(budget // trace.chunk_bytes, link, link, **lgm.model.HOST_COSTS)
+                device = lgm.Device(budget // trace.chunk_bytes, link, link, **lgm.records.HOST_COSTS)
                 plan = lgm.analyze(trace, device, recompute="auto")
                 path = f"{scratch}/plan.npz"
                 lgm.save_plan(plan, path)

@@ -1,7 +1,7 @@
 """How large a batch each GPU trains (E1): with plain PyTorch, and with plans at 1.1 and 1.5 times a sample's time.
 
-Covers: the devices of ``lgm.gpus`` and the six models of ``traces/``, by arithmetic.
-Leaves: how a time is come by (``lgm.gpus``), what a real one does (``gpu_check``).
+Covers: the devices of ``lgm.fitting`` and the six models of ``traces/``, by arithmetic.
+Leaves: how a time is come by (``lgm.fitting``), what a real one does (``gpu_check``).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 import lgm
-from lgm.fits import LARGEST, largest_batches
-from lgm.gpus import GPUS
+from lgm.fitting import GPUS
+from lgm.fitting.fits import LARGEST, largest_batches
 from vtensor.demo.workloads import WORKLOADS
 from vtensor.settings.config import chunk_for
 

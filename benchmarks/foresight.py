@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lgm.mix_bound import least_seconds_of_any_mix
-from lgm.model import Device, Ints, Plan, Trace
-from lgm.schedule import moves_of_plan
-from lgm.simulate import run_plan
+from lgm.records.model import Device, Ints, Plan, Trace
+from lgm.remaking.mix_bound import least_seconds_of_any_mix
+from lgm.timing.schedule import moves_of_plan
+from lgm.timing.simulate import run_plan
 from vtensor import planning
 
 _MOST = 0.5  # of the time measured that copies may have taken from computing

@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 import lgm
-from lgm.lifetimes import analyze_lifetimes
+from lgm.iteration import analyze_lifetimes
 
 from .record import write
 

@@ -1,8 +1,9 @@
 """What a GPU would take, by arithmetic: recorded iterations on a modelled device (``kernels/testing/driver_model.h``).
 
 Covers: replaying a trace on the real engine with and without a plan, with an H100's costs of calls (C3m).
-Leaves: what a real GPU takes (``gpu_check``), how long an operation takes there (``lgm.gpus``). Nothing but the engine,
-the plan runner and the planner is real, and nothing is measured by a clock: the figures are the same on every machine.
+Leaves: what a real GPU takes (``gpu_check``), how long an operation takes there (``lgm.fitting``). Nothing but the
+engine, the plan runner and the planner is real, and nothing is measured by a clock: the figures are the same on every
+machine.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import get_args
 
 import lgm
-from lgm.gpus import GPUS, Numbers, on_gpu
-from lgm.lifetimes import analyze_lifetimes
-from lgm.mix_bound import least_seconds_of_any_mix
+from lgm.fitting import GPUS, Numbers, on_gpu
+from lgm.iteration import analyze_lifetimes
+from lgm.remaking.mix_bound import least_seconds_of_any_mix
 from vtensor import native
 from vtensor.planning.plans import install, to_plan_for
 from vtensor.planning.recordings import make_recording
@@ -115,7 +116,7 @@ def run() -> None:
         for numbers in get_args(Numbers):
             for name in NAMES:
                 rows += compare(name, *case(name, gpu, numbers), GPUS[gpu].link, numbers)
-        note = f"Recorded iterations on a modelled {GPUS[gpu].title} (C3m): by arithmetic (lgm/gpus.py), no clock."
+        note = f"Recorded iterations on a modelled {GPUS[gpu].title} (C3m): by arithmetic (lgm.fitting), no clock."
         write(f"modelled_{gpu}", rows, note)
 
 

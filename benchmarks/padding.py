@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import lgm
-from lgm.lifetimes import cover, lifespans
+from lgm.iteration.lifetimes import cover, lifespans
 from vtensor.settings.config import chunk_for
 
 from .record import Row, write

@@ -11,9 +11,9 @@ import tempfile
 from typing import Any
 
 import lgm
-from lgm.chain import best_checkpoints
-from lgm.lifetimes import analyze_lifetimes
-from lgm.mix_bound import least_seconds_of_any_mix
+from lgm.checkpoints import best_checkpoints
+from lgm.iteration import analyze_lifetimes
+from lgm.remaking.mix_bound import least_seconds_of_any_mix
 from vtensor.demo.show import Worker, measure_peak
 from vtensor.demo.workloads import WORKLOADS
 
@@ -36,7 +36,7 @@ def edge(link: float, names: tuple[str, ...] = tuple(WORKLOADS)) -> None:
         life = analyze_lifetimes(trace)
         for share in (0.75, 0.5, 0.35):
             chunks = max(int(life.peak * share), int(life.needed.max()))
-            device = lgm.Device(chunks, link, link, **lgm.model.HOST_COSTS)
+            device = lgm.Device(chunks, link, link, **lgm.records.HOST_COSTS)
             common = {"budget": chunks * trace.chunk_bytes, "link": f"{link / 1e6:.0f}MB/s"}
             room = {"budget": 2 * life.peak * trace.chunk_bytes}
             ways: dict[str, dict[str, Any] | None] = {"plain": None, "room": room}

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import lgm
-from lgm.report import trace_summary
+from lgm.reports.report import trace_summary
 from vtensor.demo.workloads import WORKLOADS, workload
 
 from .record import metadata

@@ -13,10 +13,10 @@ this folder walks through a small example by hand.
 
 from __future__ import annotations
 
-from .codec import load_plan, load_trace, save_plan, save_trace
 from .errors import FormatError, InfeasibleError, InvalidPlanError, LgmError
 from .mix import Recompute, analyze
-from .model import Device, Plan, Prediction, Trace
+from .records.codec import load_plan, load_trace, save_plan, save_trace
+from .records.model import Device, Plan, Prediction, Trace
 from .switches import Switches
 from .validate import validate
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from .errors import InfeasibleError
 from .mix import analyze
-from .model import Plan
+from .records.model import Plan
 
 __all__ = ["Answer", "framed", "main", "receive"]
 

@@ -18,17 +18,17 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from . import planner
-from .chain import analyze_segments
-from .lifetimes import analyze_lifetimes
-from .model import Device, Plan, Remaking, Trace
-from .only import analyze_only
+from .checkpoints.chain import analyze_segments
+from .iteration.lifetimes import analyze_lifetimes
+from .planning import planner
+from .planning.relief import relieve
 from .progress import Progress
-from .recompute import Making, candidates, choose_makings, copying_seconds
-from .relief import relieve
-from .rewrite import rewrite
-from .settling import GAIN
+from .records.model import Device, Plan, Remaking, Trace
+from .remaking.only import analyze_only
+from .remaking.recompute import Making, candidates, choose_makings, copying_seconds
+from .remaking.rewrite import rewrite
 from .switches import Switches
+from .timing.settling import GAIN
 
 __all__ = ["Recompute", "analyze", "is_enough", "only_computes"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from .cost import Costs
-from .schedule import Timing
+__all__ = ["Costs", "Switches", "Timing"]
 
-__all__ = ["Switches"]
+Costs = Literal["equal", "moves"]
+Timing = Literal["packed", "just_in_time", "on_demand"]
 
 
 @dataclass(frozen=True, slots=True)

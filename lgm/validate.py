@@ -25,8 +25,8 @@ from collections import defaultdict
 import numpy as np
 
 from .errors import InvalidPlanError
-from .model import Bools, Plan
-from .rows import describe
+from .records.model import Bools, Plan
+from .records.rows import describe
 
 __all__ = ["check", "validate"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import lgm.cli
+import lgm.command.cli
 import vtensor.command.cli
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -50,7 +50,7 @@ def test_every_command_it_names_is_there() -> None:
         re.findall(r"`(vtensor|lgm) ([a-z]+)", text)
     )
     assert ("vtensor", "fit") in named
-    mains = {"vtensor": vtensor.command.cli.main, "lgm": lgm.cli.main}
+    mains = {"vtensor": vtensor.command.cli.main, "lgm": lgm.command.cli.main}
     for tool, command in named:
         with pytest.raises(SystemExit) as stopped:
             mains[tool]([command, "--help"])

@@ -1,7 +1,7 @@
 // Which chunk a plan wants each vTensor to have (its *seat*), so that its address leads there already whenever it has one.
 //
 // Leading an address to another chunk costs more than most kernels take, and many addresses may lead to one chunk. So a plan
-// gives chunks out like registers (lgm/seats.py): whoever is there at the same time has different ones, the same in each
+// gives chunks out like registers (lgm/placing/seats.py): whoever is there at the same time has different ones, the same in each
 // iteration. A seat is a wish: what finds it taken has another chunk for this time, and goes home when it comes back.
 //
 // Covers: telling vTensors their seats, and what a plan must know of those that have chunks already. Part of the engine's front,

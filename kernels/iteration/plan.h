@@ -1,4 +1,4 @@
-// A plan of one iteration, as the runner follows it (plan_runner.h). What may be in it and what it means: lgm/model.py.
+// A plan of one iteration, as the runner follows it (plan_runner.h). What may be in it and what it means: lgm/records/model.py.
 #pragma once
 
 #include <vector>

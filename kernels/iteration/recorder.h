@@ -1,4 +1,4 @@
-// The log of one training iteration: rows (operations), tensors, uses. See lgm/model.py for what becomes of it.
+// The log of one training iteration: rows (operations), tensors, uses. See lgm/records/model.py for what becomes of it.
 //
 // Covers: what happened since the last boundary, as plain arrays; rolling hashes that name what the iteration does, and its
 // shape.

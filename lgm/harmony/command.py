@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from .. import codec
 from ..errors import LgmError
-from ..gpus import GPUS, Numbers, on_gpu
-from ..units import parse_bytes, parse_speed
+from ..fitting.gpus import GPUS, Numbers, on_gpu
+from ..records import codec
+from ..records.units import parse_bytes, parse_speed
 from .measured import is_measured, load_measured
 from .profile import Profile
 from .recorded import profile_of

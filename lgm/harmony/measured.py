@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LgmError
-from ..model import Floats, Ints
+from ..records.model import Floats, Ints
 from .profile import Profile
 
 __all__ = ["Measured", "is_measured", "load_measured"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ..model import Floats
+from ..records.model import Floats
 
 __all__ = ["Fits", "Packs", "every_packing", "greedy", "neighbours", "packings"]
 

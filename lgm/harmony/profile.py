@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from ..model import Floats
+from ..records.model import Floats
 
 __all__ = ["Profile"]
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..chain import backward_at, even_blocks, find_chain
+from ..checkpoints.chain import backward_at, even_blocks, find_chain
 from ..errors import LgmError
-from ..limits import are_sizes
-from ..model import Floats, Ints, Trace
-from ..schedule import nominal
+from ..records.limits import are_sizes
+from ..records.model import Floats, Ints, Trace
+from ..records.rows import nominal
 from .profile import Profile
 
 __all__ = ["Recorded", "profile_of"]

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..units import format_bytes, format_seconds
+from ..records.units import format_bytes, format_seconds
 from .events import Outcome
 from .packing import Packs
 from .profile import Profile

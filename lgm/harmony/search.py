@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import LgmError
-from ..model import Floats
 from ..progress import Progress
+from ..records.model import Floats
 from .events import Outcome, simulate
 from .packing import Packs, every_packing, neighbours, packings
 from .profile import Profile

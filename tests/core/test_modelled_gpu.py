@@ -9,8 +9,8 @@ import pytest
 
 import lgm
 from benchmarks.modelled import COSTS, NAMES, TRACES, Costs, case, replay
-from lgm.gpus import GPUS, Numbers, on_gpu
-from lgm.lifetimes import analyze_lifetimes
+from lgm.fitting import GPUS, Numbers, on_gpu
+from lgm.iteration import analyze_lifetimes
 
 FREE = Costs()
 LINK = GPUS["h100"].link
@@ -46,7 +46,7 @@ def test_calls_that_cost_what_they_do_leave_most_of_it(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "numbers"), [("resnet50", "fp32"), ("gpt2", "bf16")])
 def test_where_vtensors_have_seats_mapping_costs_next_to_nothing(name: str, numbers: Numbers) -> None:
-    """Without seats ResNet-50 took 1.131 and 1.171 times plain, where 1.089 and 1.083 were foreseen (lgm/seats.py)."""
+    """Without seats ResNet-50 took 1.131 and 1.171 times plain, where 1.089 and 1.083 were foreseen (lgm.placing.seats)."""
     trace, peak = case(name, "h100", numbers)
     run = replay(trace, peak // 2, LINK, COSTS, plan=True, recompute="auto")
     assert run.made_again > 0

@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 
-from lgm.problem import Cover
+from lgm.choosing.problem import Cover
 
 
 def matrix(problem: Cover) -> np.ndarray:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm.chain import best_checkpoints, checkpoints_at, find_chain
-from lgm.lifetimes import analyze_lifetimes
+from lgm.checkpoints import best_checkpoints, checkpoints_at, find_chain
+from lgm.iteration import analyze_lifetimes
 
 from .random_traces import CHUNK, build
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from lgm import Device, Switches, analyze, load_trace
-from lgm.choice import choose
-from lgm.cost import prices
-from lgm.lifetimes import analyze_lifetimes, cover
-from lgm.problem import Cover, compress
-from lgm.selection import demand, select
+from lgm.choosing.choice import choose
+from lgm.choosing.cost import prices
+from lgm.choosing.problem import Cover, compress
+from lgm.choosing.selection import demand, select
+from lgm.iteration.lifetimes import analyze_lifetimes, cover
 
 from .optimum import by_trying, within
 from .random_traces import lawless, training

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm.cli import main
-from lgm.units import format_bytes, format_seconds, parse_bytes, parse_share, parse_speed
+from lgm.command.cli import main
+from lgm.records.units import format_bytes, format_seconds, parse_bytes, parse_share, parse_speed
 
 from .random_traces import training
 
@@ -142,7 +142,7 @@ class Only:
             raise ImportError(f'{name} is not part of NumPy or the standard library')
 sys.meta_path.insert(0, Only())
 sys.path[:] = [p for p in sys.path]
-from lgm.cli import main
+from lgm.command.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 

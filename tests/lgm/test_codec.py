@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm import codec
+from lgm.records import codec
 
 from .random_traces import lawless, training
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 import lgm
-from lgm.fits import SIZES, by_size, largest_batches
-from lgm.gpus import GPUS
+from lgm.fitting import GPUS
+from lgm.fitting.fits import SIZES, by_size, largest_batches
 
 from .random_traces import training
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm.gpus import GPUS, bytes_touched, multiplies, on_gpu
-from lgm.lifetimes import analyze_lifetimes
+from lgm.fitting.gpus import GPUS, bytes_touched, multiplies, on_gpu
+from lgm.iteration import analyze_lifetimes
 
 from .random_traces import CHUNK, build
 

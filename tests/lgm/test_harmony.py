@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm.cli import main
+from lgm.command.cli import main
 from lgm.harmony import Machine, Outcome, Recorded, Schedule, find_schedule, profile_of, search, simulate
 from lgm.harmony.packing import Packs
 from lgm.harmony.search import microbatches

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm.cli import main
+from lgm.command.cli import main
 from lgm.harmony import Machine, Measured, Schedule, find_schedule, load_measured, packing, search, simulate
 from lgm.harmony.packing import Fits, Packs
 

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm.cli import main
+from lgm.command.cli import main
 
 from .random_traces import lawless, training
 

@@ -7,9 +7,9 @@ import pytest
 
 import lgm
 from lgm import Device
-from lgm.calls import Calls
-from lgm.lifetimes import analyze_lifetimes
-from lgm.oversize import beyond, within
+from lgm.iteration import analyze_lifetimes
+from lgm.iteration.calls import Calls
+from lgm.planning.oversize import beyond, within
 
 from .random_traces import CHUNK, build, lawless, training
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm.cli import main
-from lgm.lifetimes import analyze_lifetimes
-from lgm.roles import ROLES, roles_of
-from lgm.snapshot import snapshot
+from lgm.command.cli import main
+from lgm.iteration import analyze_lifetimes
+from lgm.iteration.roles import ROLES, roles_of
+from lgm.reports.snapshot import snapshot
 
 from .random_traces import CHUNK, build, lawless
 
@@ -61,7 +61,7 @@ def test_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_table_of_iterations(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
-    from lgm.page import write_page
+    from lgm.reports.page import write_page
 
     rows = [{"iteration": 1, "plan": "no plan yet"}, {"iteration": 2, "plan": "left at <lambda>"}]
     write_page(lgm.load_trace(TRACES / "gpt2.npz"), tmp_path / "page.html", rows, "mine & yours")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lgm.cli import main
+from lgm.command.cli import main
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TRACES = Path(__file__).resolve().parents[2] / "traces"

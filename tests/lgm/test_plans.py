@@ -12,13 +12,13 @@ import pytest
 
 import lgm
 from lgm import Device, InvalidPlanError, Plan, Switches
-from lgm.bounds import least_seconds, least_seconds_in_windows
-from lgm.lifetimes import analyze_lifetimes
-from lgm.mapping import away_at_turn, layers
-from lgm.rows import describe
-from lgm.schedule import Moves, _leaves, _under_way, moves_of_plan, nominal
-from lgm.selection import select
-from lgm.simulate import run_on_demand, run_plan
+from lgm.choosing.selection import select
+from lgm.iteration import analyze_lifetimes
+from lgm.placing.mapping import away_at_turn, layers
+from lgm.records.rows import describe, nominal
+from lgm.timing.bounds import least_seconds, least_seconds_in_windows
+from lgm.timing.schedule import Moves, _leaves, _under_way, moves_of_plan
+from lgm.timing.simulate import run_on_demand, run_plan
 from lgm.validate import check, validate
 
 from .random_traces import CHUNK, build, lawless, training

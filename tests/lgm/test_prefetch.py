@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lgm import Device
-from lgm.prefetch import prefetch
+from lgm.timing.prefetch import prefetch
 
 from .random_traces import CHUNK, build, lawless
 

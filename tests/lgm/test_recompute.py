@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm.calls import Calls
-from lgm.lifetimes import analyze_lifetimes
+from lgm.iteration import analyze_lifetimes
+from lgm.iteration.calls import Calls
 from lgm.mix import _Search
-from lgm.recompute import Making, candidates, choose_makings, copying_seconds
-from lgm.rewrite import rewrite
+from lgm.remaking.recompute import Making, candidates, choose_makings, copying_seconds
+from lgm.remaking.rewrite import rewrite
 
 from .random_traces import CHUNK, build, lawless, training
 from .test_design import CHUNK as MIB
@@ -79,7 +79,7 @@ def calls_by_row(trace: lgm.Trace) -> dict[int, int]:
     return {row: c for c, (a, b) in enumerate(pairs) for row in range(a, b + 1)}
 
 
-def check_rewritten(trace: lgm.Trace, again: lgm.Trace, remaking: lgm.model.Remaking) -> None:
+def check_rewritten(trace: lgm.Trace, again: lgm.Trace, remaking: lgm.records.model.Remaking) -> None:
     call_of = calls_by_row(trace)
     at = remaking.at.tolist()
     names = {f"op{int(trace.call_first[c])} (again)": c for c in range(len(trace.call_first))}

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm import Device, Switches, Trace, planner
-from lgm.lifetimes import analyze_lifetimes
-from lgm.relief import relieve
+from lgm import Device, Switches, Trace
+from lgm.iteration import analyze_lifetimes
+from lgm.planning import planner
+from lgm.planning.relief import relieve
 from lgm.validate import check
 
 from .random_traces import CHUNK, build, lawless, training

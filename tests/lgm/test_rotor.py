@@ -7,9 +7,9 @@ import heapq
 import numpy as np
 import pytest
 
+from lgm.checkpoints.rotor import Schedule, fill_tables
 from lgm.errors import LgmError
-from lgm.model import Floats
-from lgm.rotor import Schedule, fill_tables
+from lgm.records.model import Floats
 
 State = tuple[int, frozenset[int], frozenset[int], int]  # next backward, inputs held, layers kept, input passed on
 

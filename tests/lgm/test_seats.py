@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm.gpus import GPUS, on_gpu
-from lgm.lifetimes import analyze_lifetimes, lifespans
-from lgm.schedule import moves_of_plan
-from lgm.seats import seats, to_spare
-from lgm.simulate import run_plan
+from lgm.fitting import GPUS, on_gpu
+from lgm.iteration.lifetimes import analyze_lifetimes, lifespans
+from lgm.placing.seats import seats, to_spare
+from lgm.timing.schedule import moves_of_plan
+from lgm.timing.simulate import run_plan
 
 from .random_traces import CHUNK, build, lawless, training
 from .test_recompute import SLOW, with_calls
@@ -54,7 +54,7 @@ def check(plan: lgm.Plan) -> bool:
 
 @pytest.mark.parametrize("block", range(2))
 def test_nobody_shares_a_seat(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lgm.seats._WITHOUT", 1.0)
+    monkeypatch.setattr("lgm.placing.seats._WITHOUT", 1.0)
     seated = 0
     for seed in range(7 * block, 7 * (block + 1)):
         trace = with_calls(lawless(seed) if seed % 2 else training(3 + seed % 5, seed), seed)
@@ -84,10 +84,10 @@ def test_a_gpus_plan_has_seats_for_all() -> None:
 
 def test_where_too_many_find_none_nobody_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = on_h100("resnet50", 0.5, "never")  # what waits for copies all the time uses every chunk at every moment
-    monkeypatch.setattr("lgm.seats._WITHOUT", 0.005)
+    monkeypatch.setattr("lgm.placing.seats._WITHOUT", 0.005)
     _, chunk, _ = seats(plan)
     assert (chunk == -1).all()
-    monkeypatch.setattr("lgm.seats._WITHOUT", 1.0)
+    monkeypatch.setattr("lgm.placing.seats._WITHOUT", 1.0)
     _, chunk, _ = seats(plan)
     assert 0 < (chunk < 0).sum() < 0.05 * len(chunk)
     assert check(plan)

@@ -16,7 +16,7 @@ from torch import nn
 
 import lgm
 import vtensor
-from lgm.gpus import GPUS, on_gpu
+from lgm.fitting import GPUS, on_gpu
 from vtensor import native, planning
 from vtensor.planning.planner import Planner, wait_for_plan
 from vtensor.planning.recordings import make_recording
@@ -489,7 +489,7 @@ def test_what_an_operation_frees_before_it_allocates_is_not_held_twice() -> None
             net(torch.randn(4, 8, 40, 40)).square().mean().backward()
             optimizer.step()
         raw = native.load().recorded_iteration()
-        peak = lgm.lifetimes.analyze_lifetimes(make_recording(raw, PAGE).trace).peak
+        peak = lgm.iteration.analyze_lifetimes(make_recording(raw, PAGE).trace).peak
         assert peak * PAGE == vtensor.memory_stats()["used_bytes.peak"]
 
 
@@ -528,7 +528,7 @@ def test_a_plan_from_a_file_is_followed_from_the_start(rows: int, tmp_path: Path
         save_trace(trace, rows)
     read = lgm.load_trace(trace)
     path = tmp_path / "plan.npz"
-    peak = int(lgm.lifetimes.analyze_lifetimes(read).peak)
+    peak = int(lgm.iteration.analyze_lifetimes(read).peak)
     plan = lgm.analyze(read, lgm.Device(peak // 2, 1e9, 1e9))
     lgm.save_plan(plan, path)
 

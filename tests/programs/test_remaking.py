@@ -253,7 +253,7 @@ def test_plans_draw_random_numbers_again(tmp_path: Path) -> None:
         net_with_dropout()
         trace = vtensor.save_trace(tmp_path / "trace.npz")
     trace = dataclasses.replace(trace, op_ns=np.full(trace.operations, 100_000))  # whatever else the machine did
-    peak = int(lgm.lifetimes.analyze_lifetimes(trace).peak)
+    peak = int(lgm.iteration.analyze_lifetimes(trace).peak)
     plan = lgm.analyze(trace, lgm.Device(peak // 2, 1e6, 1e6), recompute="auto")
     assert "aten::bernoulli_.float (again)" in plan.trace.names
 

@@ -21,7 +21,7 @@ from torch import nn
 import lgm
 import vtensor
 from lgm.helper import framed
-from lgm.lifetimes import analyze_lifetimes
+from lgm.iteration import analyze_lifetimes
 from vtensor import planning
 from vtensor.planning import analysis, traces
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lgm
-from lgm.units import format_seconds
+from lgm.records.units import format_seconds
 from vtensor.command.rehearsal import _differ
 
 from .test_cli import run

@@ -205,7 +205,7 @@ def test_a_plan_from_a_file_knows_tensors_by_their_sizes(tmp_path: Any) -> None:
     assert trace.meta["shelves"] == 0
     import lgm
 
-    plan = lgm.analyze(trace, lgm.Device(150, 1e9, 1e9, **lgm.model.HOST_COSTS))
+    plan = lgm.analyze(trace, lgm.Device(150, 1e9, 1e9, **lgm.records.HOST_COSTS))
     lgm.save_plan(plan, tmp_path / "plan.npz")
     with vtensor.enabled(150 * PAGE, chunk=PAGE, min_size=1, plan=tmp_path / "plan.npz"):
         assert same(seeded(program), expected)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from lgm.gpus import GPUS, Numbers
+from lgm.fitting import GPUS, Numbers
 
 from .. import __version__
 from ..errors import VtensorError

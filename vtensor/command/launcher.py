@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from lgm.page import write_page
+from lgm.reports.page import write_page
 
 from ..errors import ConfigError
 from ..planning.journal import Journal

@@ -18,11 +18,11 @@ import torch
 
 import lgm
 from lgm.errors import LgmError
-from lgm.fits import by_budget, by_size
-from lgm.gpus import GPUS, Numbers
-from lgm.lifetimes import analyze_lifetimes
+from lgm.fitting import GPUS, Numbers
+from lgm.fitting.fits import by_budget, by_size
+from lgm.iteration import analyze_lifetimes
 from lgm.progress import Bar
-from lgm.units import format_seconds
+from lgm.records.units import format_seconds
 
 from ..errors import VtensorError
 from ..planning.speeds import ASSUMED_SPEED, found_device

@@ -29,7 +29,7 @@ from typing import Any
 import lgm
 from lgm.helper import framed, receive
 from lgm.mix import is_enough, only_computes
-from lgm.oversize import beyond, within
+from lgm.planning.oversize import beyond, within
 
 from ..logs import log
 

@@ -1,7 +1,7 @@
 """What each iteration did, for the page of a run and for who watches it.
 
 Covers: seconds, bytes moved and made again, whether it followed its plan or where it left it; a line about the newest.
-Leaves: where iterations end (``planner``), drawing (``lgm.page``).
+Leaves: where iterations end (``planner``), drawing (``lgm.reports``).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 import lgm
-from lgm.prefetch import prefetch
+from lgm.timing.prefetch import prefetch
 
 from .. import native
 from ..errors import NotEnabledError

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 import lgm
-from lgm.mapping import away_at_turn
-from lgm.prefetch import Arrivals
-from lgm.seats import seats, to_spare
+from lgm.placing.mapping import away_at_turn
+from lgm.placing.seats import seats, to_spare
+from lgm.timing.prefetch import Arrivals
 
 from ..errors import ConfigError
 from ..settings.config import Config, format_bytes, make_config

@@ -1,7 +1,7 @@
 """From the core's log of one iteration to a trace that :mod:`lgm` understands.
 
 Covers: tensors that live from one iteration into the next, durations, where a trace comes from.
-Leaves: recording (``kernels/iteration/recorder.h``) and the file format (``lgm.codec``).
+Leaves: recording (``kernels/iteration/recorder.h``) and the file format (``lgm.records``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lgm.model import Ints, Trace
+from lgm.records.model import Ints, Trace
 
 __all__ = ["Recording", "make_recording"]
 

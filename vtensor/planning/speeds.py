@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import lgm
-from lgm.model import HOST_COSTS
+from lgm.records import HOST_COSTS
 
 from ..settings.config import Config
 
@@ -55,7 +55,7 @@ def found_device(
 
 def flop_per_second(size: int = 2048, rounds: int = 9) -> float:
     """What torch multiplies matrices with on this processor, median of some rounds: what tells a trace's times from
-    those of a GPU (:mod:`lgm.gpus`).
+    those of a GPU (:mod:`lgm.fitting`).
 
     In NumPy's memory: a session that is on neither holds it nor takes it for a part of the iteration.
     """

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from lgm import units
-from lgm.units import format_bytes
+from lgm.records import units
+from lgm.records.units import format_bytes
 
 from ..errors import ConfigError, UnsupportedDeviceError
 from ..logs import log
@@ -83,7 +83,7 @@ class Config:
 
 
 def parse_bytes(value: int | str, name: str) -> int:
-    """:func:`lgm.units.parse_bytes`, with this package's error."""
+    """:func:`lgm.records.units.parse_bytes`, with this package's error."""
     try:
         return units.parse_bytes(value, name)
     except ValueError as error:

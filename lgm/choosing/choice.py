@@ -1,0 +1,213 @@
+"""Which vTensors are away over which gaps: the least cost that keeps every operation within the budget.
+
+Covers: solving the interval cover of ``problem`` by a sweep and by improving it (``residual``); whole tensors.
+Leaves: prices (``cost``) and when copies begin (``schedule``).
+
+The problem: choose 0 <= x[g] <= chunks[g] of least total price so that over every operation at least ``demand``
+chunks are away. Columns are gaps and rows operations; a column's ones are consecutive, so on a line the matrix is
+totally unimodular and the optimum is an integral network flow: operations are edges of a path, gaps are arcs beside
+it, surplus flows back.
+
+- *Sweep*: at each operation with too little away take the gap that ends last (farthest next use: Belady, 1966). With
+  equal prices that is optimal on a line; on the circle it is swept until it repeats.
+- *Improve*: the sweep's choice is a feasible flow. While its residual network has a negative cycle, send flow along it;
+  where none is left the choice is optimal.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+
+import numpy as np
+
+from ..iteration.lifetimes import cover
+from ..records.model import Bools, Ints
+from .problem import Cover, compress
+from .residual import Work, cancel_cycles
+
+__all__ = ["MUCH", "choose"]
+
+MUCH = 20e6  # for a choice by itself
+_EPSILON = 1e-9
+_FEW, _FEW_PAIRS = 80, 40  # gaps, for which there is time to nudge each, and each pair
+
+
+def choose(problem: Cover, *, improve: bool = True, whole: bool = False, work: float = MUCH) -> Ints:
+    """[g] Chunks of each gap to use. Pre: the demand can be met.
+
+    Parameters
+    ----------
+    problem
+        Gaps of price 0 are used first, as far as they are needed.
+    improve
+        Go on from the sweep to the optimum, by about so much `work` (numbers looked at); what is found until then is
+        kept.
+    whole
+        Gaps are used whole or not at all (victims are whole tensors; then the problem is NP-hard, and this the
+        sweep's answer).
+    """
+    if not len(problem.start):
+        return np.zeros(0, dtype=np.int64)
+    small = compress(problem)
+    if not improve or whole:
+        return _prune(small, _sweep(small, whole), whole, free_too=True)
+    few = len(small.start) <= _FEW
+    # On a circle not every way leads to the optimum; where gaps are few there is time for two.
+    starts = [_sweep_by_price(small)] + ([_sweep(small, whole)] if few else [])
+    left = Work(work)
+    ends = [_improve(small, _prune(small, used, whole), left, few) for used in starts]
+    return _prune(small, min(ends, key=small.total), whole, free_too=True)
+
+
+def _improve(problem: Cover, used: Ints, work: Work, nudging: bool) -> Ints:
+    used = cancel_cycles(problem, used, work)
+    while nudging and work.left > 0:
+        work.turn(len(used) * problem.n)
+        nudged = _nudge(problem, used)
+        if problem.total(nudged) >= problem.total(used) - _EPSILON:
+            break
+        used = cancel_cycles(problem, nudged, work)
+    return used
+
+
+def _sweep_by_price(problem: Cover) -> Ints:
+    """Sweeps over the cheaper half of the gaps, for what those can cover; over all of them for the rest.
+
+    A sweep by itself knows no prices. Where they differ, this is nearer to the optimum: fewer cycles are left.
+    """
+    n, used = problem.n, np.zeros(len(problem.start), dtype=np.int64)
+    for dearest in np.unique(np.quantile(problem.price, (0.5, 1.0))):
+        limit = np.where(problem.price <= dearest, problem.limit - used, 0)
+        rest = np.minimum(-problem.surplus(used), cover(n, problem.start, problem.stop, limit))
+        if (rest > 0).any():
+            used = used + _sweep(Cover(n, rest, problem.start, problem.stop, limit, problem.price), False)
+    return used
+
+
+def _sweep(problem: Cover, whole: bool) -> Ints:
+    """Farthest next use first, around the circle until the choice repeats."""
+    n, limit = problem.n, problem.limit
+    used = np.where(problem.price <= 0, limit, 0)
+    base = problem.surplus(used)
+    priced = np.flatnonzero((problem.price > 0) & (limit > 0))
+    priced = priced[np.argsort(problem.start[priced], kind="stable")]
+    opens = np.searchsorted(problem.start[priced], np.arange(n + 1)).tolist()  # from which of them on, by row
+    stop, limits = problem.stop.tolist(), limit.tolist()
+    price = problem.price.tolist()
+    opening = [(-stop[g], price[g], g, 1) for g in priced.tolist()]
+    deficit = (-base).tolist()
+    best: Ints | None = None
+    best_price = np.inf
+    carried: dict[int, int] = {}
+    # What is away at the turn is unknown at first: gaps that reach over it are candidates from row 0 on.
+    over = np.sort(priced[problem.stop[priced] > n]).tolist()
+    for _ in range(4):
+        taken = dict(carried)
+        ends: list[int] = [0] * (2 * n + 1)
+        away = 0
+        for g, amount in carried.items():
+            away += amount
+            ends[stop[g] - n] += amount
+        heap: list[tuple[int, float, int, int]] = []
+        room = {}
+        for g in over:
+            left = limits[g] - carried.get(g, 0)
+            if left > 0:
+                room[g] = left
+                heapq.heappush(heap, (-(stop[g] - n), price[g], g, 0))
+        period: dict[int, int] = {}
+        for row in range(n):
+            away -= ends[row]
+            if opens[row] < opens[row + 1]:
+                for opened in opening[opens[row] : opens[row + 1]]:
+                    heapq.heappush(heap, opened)
+            missing = deficit[row] - away
+            while missing > 0 and heap:
+                _, _, g, fresh = heap[0]
+                final = stop[g] if fresh else stop[g] - n
+                have = (limits[g] - period.get(g, 0)) if fresh else room[g]
+                if final <= row or have <= 0:
+                    heapq.heappop(heap)
+                    continue
+                amount = have if whole or have < missing else missing
+                away += amount
+                missing -= amount
+                ends[final] += amount
+                if fresh:
+                    period[g] = period.get(g, 0) + amount
+                else:
+                    room[g] -= amount
+                    taken[g] = taken.get(g, 0) + amount
+        carried_out = {g: amount for g, amount in period.items() if stop[g] > n}
+        # Close the circle: a gap over the turn is used as far as either end of it asks for.
+        closed = np.where(problem.price <= 0, limit, 0)
+        for source in (period, taken):
+            for g, amount in source.items():
+                closed[g] = max(closed[g], amount)
+        closed = _prune(problem, closed, whole)
+        total = problem.total(closed)
+        if total < best_price - _EPSILON:
+            best, best_price = closed, total
+        if carried_out == carried:
+            break
+        carried = carried_out
+    assert best is not None
+    return best
+
+
+def _prune(problem: Cover, used: Ints, whole: bool, free_too: bool = False) -> Ints:
+    """Take back what is not needed, the dearest first; gaps of price 0 only if asked for."""
+    surplus = problem.surplus(used)
+    some = problem.least(surplus) > 0
+    if not free_too:
+        some &= problem.price > 0
+    return _take_back(problem, used, surplus, some, whole)
+
+
+def _take_back(problem: Cover, used: Ints, surplus: Ints, some: Bools, whole: bool) -> Ints:
+    """Less of the gaps in `some`, [g], the dearest first, as far as the `surplus` of `used` goes.
+
+    Most gaps are needed whole, and remain so: what is taken back leaves less to spare.
+    """
+    used, surplus, n = used.copy(), surplus.copy(), problem.n
+    some = some & (used > 0)
+    for g in problem.dearest_first[some[problem.dearest_first]].tolist():
+        a, b = int(problem.start[g]), int(problem.stop[g])
+        there = surplus[a:b]  # up to the turn
+        spare = int(there.min())
+        if b > n:
+            spare = min(spare, int(surplus[: b - n].min()))
+        amount = min(spare, int(used[g]))
+        if amount <= 0 or (whole and amount < used[g]):
+            continue
+        used[g] -= amount
+        there -= amount
+        if b > n:
+            surplus[: b - n] -= amount
+    return used
+
+
+def _nudge(problem: Cover, used: Ints) -> Ints:
+    """One or two chunks more of one gap or of a pair, for less of others.
+
+    On a circle an integral choice without a cycle that helps may still be one chunk short of the optimum. That matters
+    where there are few.
+    """
+    can = np.flatnonzero((used < problem.limit) & (problem.price > 0)).tolist()
+    pairs = list(itertools.combinations(can, 2)) if len(can) <= _FEW_PAIRS else []
+    nudges = [(g,) for g in can] + [(g, g) for g in can] + pairs
+    more = np.zeros((len(nudges), len(used)), dtype=np.int64)
+    for k, gaps in enumerate(nudges):
+        for g in gaps:
+            more[k, g] = min(more[k, g] + 1, problem.limit[g] - used[g])
+    # Most do not pay even if all that they make spare could be taken back at once.
+    over = (np.arange(problem.n) - problem.start[:, None]) % problem.n < (problem.stop - problem.start)[:, None]
+    surplus = problem.surplus(used) + more @ over
+    spare = problem.least(surplus)
+    back = np.where(more > 0, 0, np.minimum(spare, used)) @ problem.price
+    for k in np.flatnonzero(back > more @ problem.price + _EPSILON).tolist():
+        trial = _take_back(problem, used + more[k], surplus[k], (spare[k] > 0) & (problem.price > 0), False)
+        if problem.total(trial) < problem.total(used) - _EPSILON:
+            return trial
+    return used

@@ -1,0 +1,85 @@
+"""What a command of ``lgm`` computes for: options, and the trace and the device they mean.
+
+Covers: ``--gpu``, ``--batch``, ``--link`` and the like, ``--budget`` where a command has it.
+Leaves: the commands (``cli``), GPUs by name and what an iteration takes there (``gpus``).
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import get_args
+
+from ..errors import LgmError
+from ..fitting.gpus import GPUS, Gpu, Numbers, on_gpu
+from ..iteration.lifetimes import analyze_lifetimes
+from ..records import codec
+from ..records.model import HOST_COSTS, Device, Trace
+from ..records.units import parse_bytes, parse_share, parse_speed
+
+__all__ = ["add_options", "device_of", "gpu_of", "trace_of"]
+
+_NUMBERS: Numbers = "fp32"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Those that are the same for all commands."""
+    add = parser.add_argument
+    add("--device", choices=["gpu", "host"], default="gpu", help="host: copies share processors with computing")
+    add("--tax", type=float, default=0.0, metavar="SECONDS", help="of computing lost for each byte copied")
+    add("--gpu", choices=sorted(GPUS), help="what it would take there, by arithmetic (a trace of a processor)")
+    add("--numbers", choices=get_args(Numbers), default=_NUMBERS, help="with --gpu: in which format")
+    add("--batch", type=int, default=1, metavar="N", help="with --gpu: N times as large")
+    add("--link", help="copy speed of each direction (default: the GPU's, or 12GB/s)")
+    add("--link-out", metavar="SPEED", help="of the direction to the host, where it differs")
+    add("--link-in", metavar="SPEED", help="of the direction to the device, where it differs")
+    add("--latency", type=float, default=0.0, metavar="SECONDS", help="of each copy beside its bytes")
+
+
+def gpu_of(options: argparse.Namespace) -> Gpu | None:
+    """The GPU asked for, at the end of the link asked for."""
+    if options.gpu is None:
+        return None
+    gpu = GPUS[options.gpu]
+    return gpu if options.link is None else replace(gpu, link=parse_speed(options.link, "--link"))
+
+
+def trace_of(options: argparse.Namespace) -> Trace:
+    """As recorded, or as it would be on the GPU asked for.
+
+    Raises
+    ------
+    LgmError
+        If the file is no trace, or of a batch and numbers whose GPU is not named.
+    """
+    trace = codec.load_trace(options.trace)
+    gpu = gpu_of(options)
+    if gpu is None:
+        if options.batch != 1 or options.numbers != _NUMBERS:
+            raise LgmError("--batch and --numbers are of what --gpu computes; name one")
+        return trace
+    trace = on_gpu(trace, gpu, options.numbers, options.batch)
+    print(f"  {gpu.title}, {options.numbers}, times by arithmetic (lgm/fitting/gpus.py)")
+    return trace
+
+
+def device_of(options: argparse.Namespace, trace: Trace) -> Device:
+    """With the budget asked for; the peak, where a command has no such option.
+
+    Raises
+    ------
+    ValueError
+        For a size or a speed that is none, naming the option.
+    """
+    chunks, budget = analyze_lifetimes(trace).peak, getattr(options, "budget", None)
+    if budget is not None:
+        share = parse_share(budget, "--budget")
+        chunks = int(chunks * share) if share is not None else parse_bytes(budget, "--budget") // trace.chunk_bytes
+    gpu = gpu_of(options)
+    link = options.link or (f"{max(gpu.link, 1):.0f}B/s" if gpu is not None else "12GB/s")
+    out, back = (
+        parse_speed(given or link, name if given else "--link")
+        for name, given in (("--link-out", options.link_out), ("--link-in", options.link_in))
+    )
+    costs = HOST_COSTS if options.device == "host" else {}
+    return Device(max(chunks, 1), out, back, latency=options.latency, tax=options.tax, **costs)

@@ -1,0 +1,88 @@
+"""Operations that need more than the budget: the iteration without what they use where it waits.
+
+Such an operation brings in as much as there is room for, and uses the rest in place, in the host's memory. To a plan
+that rest is away meanwhile, and not needed: all that plans and their checks know of budgets then holds.
+
+Covers: how much each of them uses in place, and of which tensors.
+Leaves: planning the rest of the iteration (``mix``); using something in place, to the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..errors import InfeasibleError
+from ..iteration.lifetimes import analyze_lifetimes
+from ..records.model import Bools, Ints, Trace
+from ..records.units import format_bytes
+from ..timing.bounds import smallest_budget
+
+__all__ = ["beyond", "within"]
+
+
+def within(trace: Trace, budget_chunks: int) -> Trace:
+    """The iteration as a budget has it; `trace` itself if no operation needs more.
+
+    Parameters
+    ----------
+    trace
+        As recorded.
+    budget_chunks
+        Chunks the device has.
+
+    Returns
+    -------
+    Trace
+        The same rows, tensors and calls. Where a row needs too many chunks, its uses of older tensors end sooner, those
+        of the largest first; a chunk of each stays, so that who reads and writes what is as before. What operations
+        allocate is needed as it was, and may still be too much: then no plan fits the budget.
+    """
+    while True:
+        over = analyze_lifetimes(trace).needed - budget_chunks
+        last = trace.use_last.copy()
+        for row in np.flatnonzero(over > 0).tolist():
+            _shorten(trace, last, row, int(over[row]))
+        if (last == trace.use_last).all():
+            return trace
+        trace = replace(trace, use_last=last)
+
+
+def beyond(error: InfeasibleError, trace: Trace) -> InfeasibleError:
+    """Why there is no plan even so, of an iteration as it was before :func:`within`."""
+    nothing_in_place = smallest_budget(trace, analyze_lifetimes(trace))
+    text = (
+        f"a budget of {format_bytes(error.budget)} is too small: {error.operation} makes more than that. There is a "
+        f"plan from {format_bytes(error.needed)} on; from {format_bytes(nothing_in_place)} on nothing is used in place"
+    )
+    return InfeasibleError(error.operation, error.needed, error.budget, text)
+
+
+def _shorten(trace: Trace, last: Ints, row: int, over: int) -> None:
+    """Take so many chunks, if there are as many, from the ends of what is used most in a row.
+
+    Nothing where one of its uses is shorter already, as that may have been enough.
+    """
+    reach = trace.op_last[trace.use_op]
+    now = np.flatnonzero((trace.use_op <= row) & (reach >= row) & ~_made_around(trace, row)[trace.use_tensor])
+    if (last[now] != trace.use_last[now]).any():
+        return
+    tensors = np.unique(trace.use_tensor[now])
+    ends = np.array([trace.use_last[now][trace.use_tensor[now] == t].max() for t in tensors], dtype=np.int64)
+    begins = np.array([trace.use_first[now][trace.use_tensor[now] == t].max() for t in tensors], dtype=np.int64)
+    spare = ends - begins - 1
+    for k in np.argsort(-spare, kind="stable").tolist():
+        taken = min(over, int(spare[k]))
+        if taken <= 0:
+            return
+        of = now[trace.use_tensor[now] == tensors[k]]
+        last[of] = np.minimum(last[of], ends[k] - taken)
+        over -= taken
+
+
+def _made_around(trace: Trace, row: int) -> Bools:
+    """[m] Whether a tensor is made by an operation that goes on in that row: it is needed for as long as that."""
+    born = trace.tensor_born
+    outer = np.maximum.accumulate(trace.op_last)
+    return (born >= 0) & (born <= row) & (outer[born] >= row)

@@ -1,0 +1,12 @@
+"""What goes in and comes out: the record of an iteration, a device, a plan.
+
+``model`` and ``device`` say what they are, ``codec`` how they are stored; ``rows`` are what a trace calls operations,
+``units`` sizes and times as people write them, ``limits`` what none of them can hold.
+"""
+
+from __future__ import annotations
+
+from .device import HOST_COSTS
+from .model import Device, Plan, Trace
+
+__all__ = ["HOST_COSTS", "Device", "Plan", "Trace"]

@@ -1,0 +1,117 @@
+"""A plan by which nothing is copied: what leaves is made again.
+
+For devices that share their memory with the host, where a copy frees nothing, and for training in less RAM.
+
+Covers: the search for what must be dropped so that every operation fits.
+Leaves: what can be made again and when (``recompute``), the trace that results (``rewrite``), plans (``planner``).
+
+What is dropped is the cheapest cover of what is too much (``choice``), by what can be made again alone. But making
+something again needs room, for its results and for what it reads: where the trace that results is above the budget,
+more must be away, and the cover is chosen again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..choosing.choice import choose
+from ..choosing.problem import Cover
+from ..errors import InfeasibleError
+from ..iteration.calls import Calls
+from ..iteration.lifetimes import Lifetimes, analyze_lifetimes, cover
+from ..planning import planner
+from ..progress import Progress
+from ..records.model import Device, Ints, Plan, Remaking, Trace
+from ..records.rows import describe
+from ..records.units import format_bytes
+from ..switches import Switches
+from ..timing.bounds import check_feasible
+from .recompute import Candidate, candidates, schedule_makings
+from .rewrite import rewrite
+
+__all__ = ["analyze_only"]
+
+_PATIENCE = 5  # rounds that find no lower peak
+_WORK = 4e6  # for improving each cover
+_EFFORT = 100_000  # operations to look at, more or less
+# What is made by the way and needed within such a part of the iteration is kept from then on; what takes less than such
+# a part is otherwise made twice. Which serves best depends on the model.
+_HABITS = ((0.1, 0.002), (0.03, 0.0), (0.03, 0.02), (0.3, 0.0), (0.1, 0.02), (0.01, 0.02))
+
+
+def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:
+    """Make a plan without copies. Arguments and errors are those of :func:`lgm.mix.analyze`."""
+    life = analyze_lifetimes(trace)
+    if life.peak <= device.budget_chunks:
+        return planner.analyze(trace, device, switches, say)
+    check_feasible(trace, device, life)
+    calls, found = candidates(trace, life)
+    habits = _HABITS[: max(1, _EFFORT // (4 * trace.operations))]
+    best: tuple[Trace, Remaking] | None = None
+    first, lowest = _cheapest(trace, life, found, life.live - device.budget_chunks), life.peak
+    for k, (soon, twice) in enumerate(habits):
+        say("made again", k / len(habits))
+        again, least = _search(trace, life, calls, found, first, device, soon, twice)
+        lowest = min(lowest, least)
+        if again is not None and (best is None or again[0].seconds < best[0].seconds):
+            best = again
+    if best is None:
+        raise InfeasibleError(
+            describe(trace, int(np.argmax(life.live))),
+            lowest * trace.chunk_bytes,
+            device.budget_chunks * trace.chunk_bytes,
+            f"recompute='only': by making things again alone the iteration needs "
+            f"{format_bytes(lowest * trace.chunk_bytes)}, and the budget is "
+            f"{format_bytes(device.budget_chunks * trace.chunk_bytes)}; raise it, or allow copies (recompute='auto')",
+        )
+    plan = planner.analyze(best[0], device, switches, say)
+    return replace(plan, remaking=best[1])
+
+
+def _search(
+    trace: Trace,
+    life: Lifetimes,
+    calls: Calls,
+    found: list[Candidate],
+    wanted: list[Candidate],
+    device: Device,
+    soon: float,
+    twice: float,
+) -> tuple[tuple[Trace, Remaking] | None, int]:
+    """A trace that stays within the budget, if one is found from those first `wanted` on, and the lowest peak seen."""
+    more = np.zeros(trace.operations, dtype=np.int64)
+    lowest, worse = life.peak, 0
+    while worse < _PATIENCE:
+        makings = schedule_makings(trace, calls, wanted, lambda one: one.seconds > trace.seconds * twice, soon)
+        if not makings:
+            break
+        again, remaking = rewrite(trace, calls, makings, device.switch)
+        held = _held(trace, again, remaking)
+        worse = 0 if held.max() < lowest else worse + 1
+        lowest = min(lowest, int(held.max()))
+        if lowest <= device.budget_chunks:
+            return (again, remaking), lowest
+        more += np.maximum(held - device.budget_chunks, 0)
+        wanted = _cheapest(trace, life, found, life.live - device.budget_chunks + more)
+    return None, lowest
+
+
+def _cheapest(trace: Trace, life: Lifetimes, found: list[Candidate], demand: Ints) -> list[Candidate]:
+    """Candidates that together cover the demand, as far as all could, at the least time."""
+    if not found:
+        return []
+    start, stop, chunks = (np.array([getattr(one, name) for one in found]) for name in ("start", "stop", "chunks"))
+    price = np.array([one.seconds / one.chunks for one in found])
+    possible = np.minimum(demand, cover(trace.operations, start, stop, chunks))
+    problem = Cover(trace.operations, possible, start, stop, chunks, price / max(price.max(), 1e-12) + 1e-6)
+    used = choose(problem, work=_WORK)
+    return [found[k] for k in np.flatnonzero(used > 0).tolist()]
+
+
+def _held(trace: Trace, again: Trace, remaking: Remaking) -> Ints:
+    """[n] Most chunks alive at each recorded operation and at what is made again before it."""
+    live = analyze_lifetimes(again).live
+    begins = np.concatenate([[0], remaking.at[:-1] + 1])
+    return np.asarray(np.maximum.reduceat(live, begins), dtype=np.int64)
