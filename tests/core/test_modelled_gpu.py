@@ -46,7 +46,7 @@ def test_calls_that_cost_what_they_do_leave_most_of_it(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "numbers"), [("resnet50", "fp32"), ("gpt2", "bf16")])
 def test_where_vtensors_have_seats_mapping_costs_next_to_nothing(name: str, numbers: Numbers) -> None:
-    """Without seats ResNet-50 took 1.131 and 1.171 times plain, where 1.089 and 1.083 were foreseen (lgm.placing.seats)."""
+    """Without seats ResNet-50 took 1.131 and 1.171 times plain, where 1.089 and 1.083 were foreseen (`seats`)."""
     trace, peak = case(name, "h100", numbers)
     run = replay(trace, peak // 2, LINK, COSTS, plan=True, recompute="auto")
     assert run.made_again > 0
