@@ -52,8 +52,9 @@ class Engine {
   void resize(std::size_t budget_chunks);
   // Writes every vTensor that is not pinned out to the host store; gives cached memory back to the pool.
   void evict_all();
-  // Stops managing: whatever is absent is mapped in place (brought back, on an ordered device: throws OutOfMemory, and goes on
-  // managing, if the device is full), so that live tensors stay valid without an observer.
+  // Stops managing: whatever was dropped is made again, whatever is absent is mapped in place (brought back, on an ordered
+  // device: throws OutOfMemory, and goes on managing, if the device is full), so that live tensors stay valid without an
+  // observer.
   // When the last of them is freed, all memory, addresses and threads are given back.
   void detach();
   bool drained() const noexcept { return drained_.load(); }
@@ -118,6 +119,7 @@ class Engine {
   Inspector& inspect() noexcept { return inspector_; }
 
  private:
+  void stop_managing();
   void finish_if_drained(Lock& lock);
 
   std::unique_ptr<Driver> driver_;

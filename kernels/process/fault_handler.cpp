@@ -1,9 +1,7 @@
 #include "process/fault_handler.h"
 
-#include <csignal>
-
-#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <mutex>
 
 #include "process/registry.h"
@@ -14,7 +12,6 @@ namespace {
 
 std::mutex g_starting;
 struct sigaction g_previous = {};
-std::atomic<bool> g_passed_on{false};
 
 // Faults with nothing to do, many in a row: the memory is there and the access still fails, a real error.
 bool stuck(FaultOutcome outcome) {
@@ -24,14 +21,23 @@ bool stuck(FaultOutcome outcome) {
 }
 
 void pass_on(int signal, siginfo_t* info, void* context) {
-  // Python's faulthandler prints and raises the signal again, with us installed: the second time ends it.
-  if (!g_passed_on.exchange(true)) {
-    if ((g_previous.sa_flags & SA_SIGINFO) != 0 && g_previous.sa_sigaction != nullptr) {
-      return g_previous.sa_sigaction(signal, info, context);
-    }
-    if (g_previous.sa_handler != SIG_DFL && g_previous.sa_handler != SIG_IGN) return g_previous.sa_handler(signal);
+  // Python's faulthandler prints and raises the signal again, with us installed: raised by whom it was passed on to, it ends
+  // the program. Others serve theirs and return, any number of times.
+  static thread_local bool passing = false;
+  const bool detailed = (g_previous.sa_flags & SA_SIGINFO) != 0;
+  const bool anybody = detailed ? g_previous.sa_sigaction != nullptr
+                                : g_previous.sa_handler != SIG_DFL && g_previous.sa_handler != SIG_IGN;
+  if (passing || !anybody) {
+    std::signal(signal, SIG_DFL);  // returning repeats the access, and the program ends as it would without us
+    return;
   }
-  std::signal(signal, SIG_DFL);  // returning repeats the access, and the program ends as it would without us
+  passing = true;
+  if (detailed) {
+    g_previous.sa_sigaction(signal, info, context);
+  } else {
+    g_previous.sa_handler(signal);
+  }
+  passing = false;
 }
 
 // Runs on the thread that touched the memory, between two of its instructions. Taking the engine's lock here is
@@ -45,14 +51,17 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   errno = saved;
 }
 
+bool armed(struct sigaction* now) {
+  return sigaction(SIGSEGV, nullptr, now) == 0 && (now->sa_flags & SA_SIGINFO) != 0 && now->sa_sigaction == on_signal;
+}
+
 }  // namespace
 
 void arm_fault_handler() noexcept {
   struct sigaction now = {};
-  if (sigaction(SIGSEGV, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_signal) {
-    return;
-  }
+  if (armed(&now)) return;
   std::lock_guard lock(g_starting);
+  if (armed(&now)) return;  // by another thread; or whoever was there meanwhile is the one to pass on to
   struct sigaction ours = {};
   ours.sa_sigaction = on_signal;
   ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;

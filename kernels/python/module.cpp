@@ -48,8 +48,10 @@ void bind_product(py::module_& m) {
       py::arg("places") = false, py::arg("leaving") = "copy", py::arg("strict") = false);
   m.def("late_complaints", [] { return late_complaints(); });
   m.def("stop", [] {
-    if (current_engine() == nullptr) return;  // never started, or stopped already
-    stop_seeing(*current_engine());
+    Engine* engine = current_engine();
+    if (engine == nullptr) return;  // never started, or stopped already
+    engine->detach();
+    stop_seeing(*engine);
     detach_torch();
     retire_current();
   });

@@ -146,8 +146,8 @@ void bind_cuda(py::module_& m) {
     py::gil_scoped_release unlocked;
     Engine* engine = current_engine();
     if (engine == nullptr) return true;
-    stop_seeing(*engine);
     engine->detach();  // throws if what is absent cannot come back; then nothing changed
+    stop_seeing(*engine);
     g_driver = nullptr;
     detach_torch_cuda();
     retire_current();

@@ -146,7 +146,9 @@ void look_within(Thread& thread) noexcept {
   thread.seen_call.others = Others::ran;
 }
 
-void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& function, const Traits& traits) {
+namespace {
+
+void note_call(Thread& thread, Engine& engine, const at::RecordFunction& function, const Traits& traits) {
   Seen& seen = thread.seen_call;
   if (traits.named) {  // code of the user's is in there: its kernels may write what they like
     seen.frame = thread.frames.size() - 1;
@@ -185,14 +187,12 @@ void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& funct
     return;
   }
   seen.written = written;
+  if (written != nullptr) thread.changed.push_back(written);  // its content is known only now
   seen.fills = call->fills.has_value();
   seen.step = engine.remake().begin(std::move(call), sources);
   seen.counts = seen.step != nullptr;
-  if (seen.written != nullptr) thread.changed.push_back(seen.written);  // its content is known only now
   if (engine.remake().weighs()) seen.begun = std::chrono::steady_clock::now();
 }
-
-namespace {
 
 std::uint64_t ns_since(std::chrono::steady_clock::time_point begun) {
   const auto passed = std::chrono::steady_clock::now() - begun;
@@ -200,6 +200,15 @@ std::uint64_t ns_since(std::chrono::steady_clock::time_point begun) {
 }
 
 }  // namespace
+
+void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& function, const Traits& traits) {
+  try {
+    note_call(thread, engine, function, traits);
+  } catch (const std::exception&) {  // no memory to keep an argument in: it is not seen, and the caller goes on
+    thread.seen_call = {};
+    thread.seen_call.frame = thread.frames.size() - 1;
+  }
+}
 
 void call_ends(Thread& thread, std::size_t frame) {
   Seen& ended = thread.seen_call;

@@ -523,6 +523,37 @@ TEST(a_tensor_may_be_freed_in_flight_when_managing_has_stopped) {
   CHECK(program.wrong() == 0);
 }
 
+// A device that is full: what was seen before can be dropped afterwards, too.
+TEST(where_managing_cannot_stop_all_goes_on) {
+  struct Nobody final : Remaker {
+    void run(const Recipes::Run&, const Take&, bool) override { CHECK(!"nothing is made again here"); }
+  };
+  Program program(17, 6, 1);
+  Engine& engine = program.engine();
+  engine.remake().use(std::make_unique<Nobody>());
+  const Lane stream = program.any_stream();
+  for (int i = 0; i < 60; ++i) program.fresh(2, stream);
+  const std::size_t last = program.tensors() - 1;
+  Range& range = *program.tensor(last).range;
+  const auto step = engine.remake().begin(std::make_unique<Operation>(), {});
+  Range* const results[] = {&range};
+  engine.remake().end(step, results);
+  bool refused = false;
+  try {
+    engine.detach();
+  } catch (const OutOfMemory&) {
+    refused = true;
+  }
+  CHECK(refused);
+  const PlannedMove all{&range, range.serial, 0, range.chunks};
+  engine.remake().drop({&all, 1});
+  CHECK(engine.inspect().residency(program.tensor(last).data).in_state[static_cast<std::size_t>(State::dropped)] == 2);
+  program.drop(last);
+  while (program.tensors() > 6) program.drop(program.tensors() - 1);
+  program.finish();
+  CHECK(program.wrong() == 0);
+}
+
 TEST(what_is_absent_comes_back_when_managing_stops) {
   Program program(11, 6, 1);
   const Lane stream = program.any_stream();

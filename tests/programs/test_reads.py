@@ -215,6 +215,29 @@ def test_a_real_segmentation_fault_still_ends_the_process() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == -signal.SIGSEGV
 
 
+def test_who_serves_faults_of_his_own_goes_on_serving_them() -> None:
+    """As runtimes do that use the signal (a JVM, WebAssembly): the second fault ended the program once."""
+    code = """
+import ctypes, mmap, signal, vtensor
+libc = ctypes.CDLL(None)
+pages = mmap.mmap(-1, 3 * 4096)
+base = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+libc.mprotect(ctypes.c_void_p(base), ctypes.c_size_t(3 * 4096), 0)
+served = []
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def serve(number):
+    libc.mprotect(ctypes.c_void_p(base + 4096 * len(served)), ctypes.c_size_t(4096), 3)
+    served.append(number)
+libc.signal(signal.SIGSEGV, serve)
+vtensor.enable(8 * 4096, chunk=4096, min_size=1)
+for page in range(3):
+    ctypes.memset(base + 4096 * page, 1, 4096)
+print(len(served))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, "3"), done.stderr
+
+
 def test_faulthandler_enabled_later_stays_quiet() -> None:
     code = """
 import ctypes, faulthandler, torch, vtensor
