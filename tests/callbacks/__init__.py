@@ -1,0 +1,1 @@
+"""Figures where the losses are (vtensor/callbacks), and the examples."""

@@ -1,0 +1,1 @@
+"""The planner, where there is nothing but NumPy (lgm/)."""

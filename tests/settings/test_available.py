@@ -16,7 +16,7 @@ from vtensor.settings.available import budget_of_its_own, free_memory, physical_
 from vtensor.settings.config import asked_again, chunk_for, make_config
 from vtensor.settings.groups import Group, memory_groups
 
-from .test_cli import run
+from ..command.test_cli import run
 
 GIB = 1 << 30
 

@@ -1,0 +1,1 @@
+"""The command vtensor (vtensor/command)."""

@@ -1,0 +1,1 @@
+"""What kind of place a device stands in (vtensor/devices)."""

@@ -1,0 +1,1 @@
+"""Where iterations end, and the process that makes plans (vtensor/planning)."""

@@ -1,0 +1,1 @@
+"""What happened, for people (vtensor/reports)."""
