@@ -75,18 +75,16 @@ void Engine::evict_all() {
 
 void Engine::detach() {
   remake_.suspend(false);  // nothing leaves without a copy any more, and what did is back
-  try {
-    stop_managing();
-  } catch (...) {
-    remake_.resume();
-    throw;
-  }
-}
-
-void Engine::stop_managing() {
   Call call(mutex_, ground_);
   if (ground_.detached) return;
-  kind_.moves->bring_all(call.lock, ranges_, [this](Range& range, std::uint32_t i) { return supply_.bring_beyond(range, i); });
+  try {
+    kind_.moves->bring_all(call.lock, ranges_, [this](Range& range, std::uint32_t i) { return supply_.bring_beyond(range, i); });
+  } catch (...) {
+    call.lock.unlock();
+    remake_.resume();
+    call.lock.lock();
+    throw;
+  }
   ground_.detached = true;
   arrivals_.stop(call.lock);
   if (drained_) return;  // the last tensor died meanwhile

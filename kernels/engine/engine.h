@@ -119,7 +119,6 @@ class Engine {
   Inspector& inspect() noexcept { return inspector_; }
 
  private:
-  void stop_managing();
   void finish_if_drained(Lock& lock);
 
   std::unique_ptr<Driver> driver_;

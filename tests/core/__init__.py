@@ -1,1 +1,1 @@
-"""The core through its bindings: parts, engines, faults, the modelled GPU, and that tests notice what is broken (kernels/)."""
+"""The core through its bindings: parts, engines, faults, the modelled GPU; and what is broken is noticed (kernels/)."""
