@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import get_args
 
 import lgm
+from lgm.bounds import least_seconds_of_any_mix
 from lgm.fitting import GPUS, Numbers, on_gpu
 from lgm.iteration import analyze_lifetimes
-from lgm.remaking.mix_bound import least_seconds_of_any_mix
 from vtensor import native
 from vtensor.planning.plans import install, to_plan_for
 from vtensor.planning.recordings import make_recording

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import lgm
+from lgm.bounds import least_seconds, least_seconds_in_windows
 from lgm.iteration import analyze_lifetimes
-from lgm.timing.bounds import least_seconds, least_seconds_in_windows
 from lgm.timing.schedule import moves_of_plan
 from lgm.timing.simulate import run_on_demand
 from vtensor.demo.show import Worker, measure_peak
@@ -220,7 +220,7 @@ def simulated() -> None:
                 "plan / bound by windows": round(plan / windows, 3),
                 "reservation": best.reservation,
             })  # fmt: skip
-    note = "B4 in the simulator. Speed-ups over the run named; bounds: see lgm.timing.bounds."
+    note = "B4 in the simulator. Speed-ups over the run named; bounds: see lgm.bounds."
     write("edge_simulated", [*rows, mean_row(rows)], note)
 
 
@@ -275,5 +275,5 @@ def edge(link: float, shares: tuple[float, ...] = (0.75, 0.5, 0.35), names: tupl
             print(row, flush=True)
     write(
         "edge", [*rows, mean_row(rows)],
-        f"The paper's experiment (B4) at {text} each way. Speed-ups over the run named; bound: see lgm.timing.bounds.",
+        f"The paper's experiment (B4) at {text} each way. Speed-ups over the run named; bound: see lgm.bounds.",
     )  # fmt: skip

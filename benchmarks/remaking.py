@@ -11,9 +11,9 @@ import tempfile
 from typing import Any
 
 import lgm
+from lgm.bounds import least_seconds_of_any_mix
 from lgm.checkpoints import best_checkpoints
 from lgm.iteration import analyze_lifetimes
-from lgm.remaking.mix_bound import least_seconds_of_any_mix
 from vtensor.demo.show import Worker, measure_peak
 from vtensor.demo.workloads import WORKLOADS
 

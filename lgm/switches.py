@@ -7,12 +7,17 @@ Leaves: what each means (``cost``, ``choice``, ``selection``, ``schedule``, ``pl
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 __all__ = ["Costs", "Switches", "Timing"]
 
 Costs = Literal["equal", "moves"]
 Timing = Literal["packed", "just_in_time", "on_demand"]
+
+
+def _names(hint: Any) -> list[str]:
+    """Of a literal, or of a union of some."""
+    return [name for part in get_args(hint) for name in ([part] if isinstance(part, str) else _names(part))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +34,15 @@ class Switches:
     settling: Literal["simulated", "none"] = "simulated"
 
     def __post_init__(self) -> None:
-        allowed = {
-            "costs": ("auto", *get_args(Costs)),
-            "leads": ("copies", "none"),
-            "choice": ("optimal", "sweep"),
-            "granularity": ("chunk", "tensor"),
-            "timing": ("auto", *get_args(Timing)),
-            "reservation": ("auto", "none"),
-            "mapping": ("keep", "none"),
-            "settling": ("simulated", "none"),
-        }
-        for name, names in allowed.items():
+        for name, names in self.choices().items():
             if getattr(self, name) not in names:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(names)}")
+
+    @classmethod
+    def choices(cls) -> dict[str, tuple[str, ...]]:
+        """What each may be, the default first."""
+        hints = get_type_hints(cls)
+        return {f.name: tuple(dict.fromkeys([str(f.default), *_names(hints[f.name])])) for f in fields(cls)}
 
     def as_dict(self) -> dict[str, str]:
         return {f.name: getattr(self, f.name) for f in fields(self)}

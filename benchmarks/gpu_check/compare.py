@@ -19,8 +19,8 @@ from torch._dynamo.exc import TorchDynamoException
 
 import lgm
 import vtensor
+from lgm.bounds import least_seconds_in_windows
 from lgm.iteration import analyze_lifetimes
-from lgm.timing.bounds import least_seconds_in_windows
 from vtensor import native
 from vtensor.devices.gpu import lent_bytes
 from vtensor.planning.planner import newest_plan

@@ -36,7 +36,6 @@ _EFFORT = 60_000  # operations to look at, in all schedules that are tried
 __all__ = [
     "Chain",
     "Checkpoints",
-    "_born_in",
     "analyze_segments",
     "backward_at",
     "best_checkpoints",

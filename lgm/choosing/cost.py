@@ -17,7 +17,7 @@ from ..iteration.lifetimes import Gaps
 from ..records.model import Device, Floats, Ints
 from ..switches import Costs
 
-__all__ = ["prices", "traffic"]
+__all__ = ["first_of_epoch", "prices", "traffic"]
 
 
 def prices(gaps: Gaps, device: Device, costs: Costs, used: Ints | None = None) -> Floats:

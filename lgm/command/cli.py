@@ -43,20 +43,22 @@ the training machine or anywhere else.
   vtensor run --budget 4GiB --plan plan.npz train.py            run by it
 """
 
+_SWITCHES = {
+    "costs": "the price of being away: its copies, or the same for all",
+    "leads": "count on a gap once its copy out can have ended, or from its beginning on",
+    "choice": "how gaps are chosen",
+    "granularity": "whether parts of a tensor may leave, or whole ones only",
+    "timing": "when copies in begin",
+    "reservation": "chunks kept free ahead of demand",
+    "mapping": "whether addresses stay mapped for the next tensor that fits",
+    "settling": "schedule again by simulated times, or not",
+}
+
 
 def _analyze(options: argparse.Namespace) -> int:
     trace = target.trace_of(options)
-    switches = Switches(
-        options.costs,
-        options.leads,
-        options.choice,
-        options.granularity,
-        options.timing,
-        options.reservation,
-        options.mapping,
-        options.settling,
-    )
-    plan = analyze(trace, target.device_of(options, trace), switches, Bar(), recompute=options.recompute)
+    switches = Switches(**{name: getattr(options, name) for name in Switches.choices()})
+    plan = analyze(trace, target.device_of(options, trace), switches, Bar(), recompute=_recompute(options))
     if options.output is not None:
         codec.save_plan(plan, options.output)
         print(f"wrote {options.output}")
@@ -64,7 +66,19 @@ def _analyze(options: argparse.Namespace) -> int:
     return 0
 
 
+def _recompute(options: argparse.Namespace) -> Recompute:
+    """As asked for; nothing is copied on a device of one memory."""
+    asked: Recompute | None = options.recompute
+    if not target.has_one_memory(options):
+        return asked or "auto"
+    if asked not in (None, "only"):
+        raise LgmError(f"{options.gpu} has one memory: copying frees nothing there, so --recompute {asked} cannot be")
+    return "only"
+
+
 def _simulate(options: argparse.Namespace) -> int:
+    if target.has_one_memory(options):
+        raise LgmError(f"{options.gpu} has one memory, and these plans only copy: see 'lgm analyze', 'lgm fit'")
     trace = target.trace_of(options)
     device = target.device_of(options, trace)
     bar = Bar()
@@ -113,11 +127,10 @@ def _show(options: argparse.Namespace) -> int:
 def _fit(options: argparse.Namespace) -> int:
     trace = target.trace_of(options)
     gpu = target.gpu_of(options)
-    one_memory = gpu is not None and gpu.link == 0
-    ways: tuple[Recompute, ...] = ("only",) if one_memory else get_args(Recompute)
+    ways: tuple[Recompute, ...] = ("only",) if target.has_one_memory(options) else get_args(Recompute)
     print(by_way(trace, target.device_of(options, trace), Bar(), ways))
     if gpu is None and options.link is None and None in (options.link_out, options.link_in):
-        print("  assumed: copies at 12GB/s each way (--link), computing as recorded (--gpu)")
+        print(f"  assumed: copies at {target.ASSUMED} each way (--link), computing as recorded (--gpu)")
     if gpu is not None and options.batch == 1:  # it looks for batches itself
         print("\n" + by_size(codec.load_trace(options.trace), gpu, options.numbers, Bar()))
     return 0
@@ -176,24 +189,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--recompute",
         choices=get_args(Recompute),
-        default="auto",
         help="whether what is cheaper to make again is not copied; only: nothing is copied; segments: parts of "
-        "the chain of layers are run again, as by torch.utils.checkpoint, in the least time (default: auto)",
+        "the chain of layers are run again, as by torch.utils.checkpoint, in the least time "
+        "(default: auto; only, where --gpu has one memory)",
     )
-    sub.add_argument("--costs", choices=["auto", "moves", "equal"], default="auto", help="price of being away")
-    sub.add_argument(
-        "--leads", choices=["copies", "none"], default="copies", help="count on a gap once its copy out can have ended"
-    )
-    sub.add_argument("--choice", choices=["optimal", "sweep"], default="optimal", help="how gaps are chosen")
-    sub.add_argument("--granularity", choices=["chunk", "tensor"], default="chunk", help="victims")
-    sub.add_argument(
-        "--timing", choices=["auto", "packed", "just_in_time", "on_demand"], default="auto", help="when copies in begin"
-    )
-    sub.add_argument("--reservation", choices=["auto", "none"], default="auto", help="chunks kept free ahead of demand")
-    sub.add_argument("--mapping", choices=["keep", "none"], default="keep", help="reuse of mapped addresses")
-    sub.add_argument(
-        "--settling", choices=["simulated", "none"], default="simulated", help="schedule again by simulated times"
-    )
+    for name, choices in Switches.choices().items():
+        sub.add_argument(f"--{name}", choices=choices, default=choices[0], help=_SWITCHES[name])
 
     sub = command("simulate", _simulate, "predict step times with and without a plan")
     sub.add_argument("trace", help="a trace file (.npz)")

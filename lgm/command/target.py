@@ -14,11 +14,13 @@ from ..errors import LgmError
 from ..fitting.gpus import GPUS, Gpu, Numbers, on_gpu
 from ..iteration.lifetimes import analyze_lifetimes
 from ..records import codec
-from ..records.model import HOST_COSTS, Device, Trace
-from ..records.units import parse_bytes, parse_share, parse_speed
+from ..records.device import ASSUMED_LINK, HOST_COSTS, Device
+from ..records.model import Trace
+from ..records.units import format_bytes, parse_bytes, parse_share, parse_speed
 
-__all__ = ["add_options", "device_of", "gpu_of", "trace_of"]
+__all__ = ["ASSUMED", "add_options", "device_of", "gpu_of", "has_one_memory", "trace_of"]
 
+ASSUMED = f"{ASSUMED_LINK / 1e9:.0f}GB/s"
 _NUMBERS: Numbers = "fp32"
 
 
@@ -26,11 +28,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Those that are the same for all commands."""
     add = parser.add_argument
     add("--device", choices=["gpu", "host"], default="gpu", help="host: copies share processors with computing")
-    add("--tax", type=float, default=0.0, metavar="SECONDS", help="of computing lost for each byte copied")
+    add("--tax", type=float, default=0.0, metavar="SECONDS", help="computing time that each byte copied takes away")
     add("--gpu", choices=sorted(GPUS), help="what it would take there, by arithmetic (a trace of a processor)")
-    add("--numbers", choices=get_args(Numbers), default=_NUMBERS, help="with --gpu: in which format")
+    add(
+        "--numbers",
+        choices=get_args(Numbers),
+        default=_NUMBERS,
+        help="with --gpu: what it computes in (default: fp32)",
+    )
     add("--batch", type=int, default=1, metavar="N", help="with --gpu: N times as large")
-    add("--link", help="copy speed of each direction (default: the GPU's, or 12GB/s)")
+    add("--link", help=f"copy speed of each direction (default: the GPU's, or {ASSUMED})")
     add("--link-out", metavar="SPEED", help="of the direction to the host, where it differs")
     add("--link-in", metavar="SPEED", help="of the direction to the device, where it differs")
     add("--latency", type=float, default=0.0, metavar="SECONDS", help="of each copy beside its bytes")
@@ -44,13 +51,19 @@ def gpu_of(options: argparse.Namespace) -> Gpu | None:
     return gpu if options.link is None else replace(gpu, link=parse_speed(options.link, "--link"))
 
 
+def has_one_memory(options: argparse.Namespace) -> bool:
+    """Whether nothing can be copied out of the way there."""
+    gpu = gpu_of(options)
+    return gpu is not None and gpu.link == 0
+
+
 def trace_of(options: argparse.Namespace) -> Trace:
     """As recorded, or as it would be on the GPU asked for.
 
     Raises
     ------
     LgmError
-        If the file is no trace, or of a batch and numbers whose GPU is not named.
+        If the file is no trace, or the options do not go together.
     """
     trace = codec.load_trace(options.trace)
     gpu = gpu_of(options)
@@ -58,6 +71,8 @@ def trace_of(options: argparse.Namespace) -> Trace:
         if options.batch != 1 or options.numbers != _NUMBERS:
             raise LgmError("--batch and --numbers are of what --gpu computes; name one")
         return trace
+    if options.device == "host":
+        raise LgmError("--device host is of a session on a processor; --gpu is another device")
     trace = on_gpu(trace, gpu, options.numbers, options.batch)
     print(f"  {gpu.title}, {options.numbers}, times by arithmetic (lgm/fitting/gpus.py)")
     return trace
@@ -70,16 +85,20 @@ def device_of(options: argparse.Namespace, trace: Trace) -> Device:
     ------
     ValueError
         For a size or a speed that is none, naming the option.
+    LgmError
+        For a budget of less than a chunk.
     """
     chunks, budget = analyze_lifetimes(trace).peak, getattr(options, "budget", None)
     if budget is not None:
         share = parse_share(budget, "--budget")
         chunks = int(chunks * share) if share is not None else parse_bytes(budget, "--budget") // trace.chunk_bytes
+    if chunks < 1:
+        raise LgmError(f"--budget {budget} holds not one chunk of {format_bytes(trace.chunk_bytes)}")
     gpu = gpu_of(options)
-    link = options.link or (f"{max(gpu.link, 1):.0f}B/s" if gpu is not None else "12GB/s")
+    link = options.link or (f"{max(gpu.link, 1):.0f}B/s" if gpu is not None else ASSUMED)
     out, back = (
         parse_speed(given or link, name if given else "--link")
         for name, given in (("--link-out", options.link_out), ("--link-in", options.link_in))
     )
     costs = HOST_COSTS if options.device == "host" else {}
-    return Device(max(chunks, 1), out, back, latency=options.latency, tax=options.tax, **costs)
+    return Device(chunks, out, back, latency=options.latency, tax=options.tax, **costs)

@@ -13,7 +13,7 @@ from typing import get_args
 
 from ..errors import LgmError
 from ..fitting.gpus import GPUS, Numbers, on_gpu
-from ..records import codec
+from ..records import ASSUMED_LINK, codec
 from ..records.units import parse_bytes, parse_speed
 from .measured import is_measured, load_measured
 from .profile import Profile
@@ -24,6 +24,8 @@ from .tasks import Machine, Mode, Place
 
 __all__ = ["add_arguments", "run"]
 
+_LINK = f"{ASSUMED_LINK / 1e9:.0f}GB/s"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of the command."""
@@ -32,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minibatch", type=int, metavar="N", help="samples of a step (default: as --samples)")
     parser.add_argument("--budget", required=True, help="of each device, e.g. 4GiB")
     parser.add_argument("--devices", type=int, default=1, metavar="N", help="that share the work (default: 1)")
-    parser.add_argument("--link", default="12GB/s", help="of the host, each way, for all devices together (12GB/s)")
+    parser.add_argument("--link", default=_LINK, help=f"of the host, each way, for all devices together ({_LINK})")
     parser.add_argument("--own-links", action="store_true", help="each device has such a link for itself")
     parser.add_argument("--peer", metavar="SPEED", help="from device to device (default: as the link)")
     parser.add_argument("--optimizer-on", choices=get_args(Place), default="device", help="where weights are updated")

@@ -1,5 +1,5 @@
 """What the record of an iteration says: who is alive when and between which uses it may be away (``lifetimes``), what
-each tensor is for (``roles``), which call makes what from what (``calls``).
+no budget is below (``needs``), what each tensor is for (``roles``), which call makes what from what (``calls``).
 """
 
 from __future__ import annotations

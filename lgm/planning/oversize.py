@@ -15,9 +15,9 @@ import numpy as np
 
 from ..errors import InfeasibleError
 from ..iteration.lifetimes import analyze_lifetimes
+from ..iteration.needs import smallest_budget
 from ..records.model import Bools, Ints, Trace
 from ..records.units import format_bytes
-from ..timing.bounds import smallest_budget
 
 __all__ = ["beyond", "within"]
 

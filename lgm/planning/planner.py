@@ -13,11 +13,11 @@ import numpy as np
 
 from ..choosing.selection import lateness, select
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
+from ..iteration.needs import check_feasible
 from ..placing.mapping import ranges_to_keep
 from ..progress import Progress
 from ..records.model import Device, Ints, Plan, Prediction, Trace
 from ..switches import Switches, Timing
-from ..timing.bounds import check_feasible
 from ..timing.schedule import Moves
 from ..timing.settling import GAIN, HASTES, ROUNDS, settle, work_of_round
 

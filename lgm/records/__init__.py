@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from .device import HOST_COSTS
+from .device import ASSUMED_LINK, HOST_COSTS
 from .model import Device, Plan, Trace
 
-__all__ = ["HOST_COSTS", "Device", "Plan", "Trace"]
+__all__ = ["ASSUMED_LINK", "HOST_COSTS", "Device", "Plan", "Trace"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .limits import LONGEST_SECONDS, MOST_BYTES, MOST_SPEED, check_number, check_whole
 
-__all__ = ["HOST_COSTS", "Device", "Prediction"]
+__all__ = ["ASSUMED_LINK", "HOST_COSTS", "Device", "Prediction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,9 @@ class Device:
         for name in ("latency", "tax", "switch", "jitter"):
             check_number(f"device: {name}", getattr(self, name), 0, LONGEST_SECONDS)
 
+
+ASSUMED_LINK = 12e9
+"""Bytes a second each way where nobody says or has measured: what PCIe 3.0 x16 carries, and PCIe 4.0 x8."""
 
 HOST_COSTS = {"switch": 8e-6, "jitter": 4e-3}
 """Of a :class:`Device` whose memory is this machine's: mapping a chunk (DESIGN.md has the measurement), and how long a

@@ -21,13 +21,13 @@ from ..choosing.problem import Cover
 from ..errors import InfeasibleError
 from ..iteration.calls import Calls
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes, cover
+from ..iteration.needs import check_feasible
 from ..planning import planner
 from ..progress import Progress
 from ..records.model import Device, Ints, Plan, Remaking, Trace
 from ..records.rows import describe
 from ..records.units import format_bytes
 from ..switches import Switches
-from ..timing.bounds import check_feasible
 from .recompute import Candidate, candidates, schedule_makings
 from .rewrite import rewrite
 
@@ -50,7 +50,7 @@ def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: P
     calls, found = candidates(trace, life)
     habits = _HABITS[: max(1, _EFFORT // (4 * trace.operations))]
     best: tuple[Trace, Remaking] | None = None
-    first, lowest = _cheapest(trace, life, found, life.live - device.budget_chunks), life.peak
+    first, lowest = _cheapest(trace, found, life.live - device.budget_chunks), life.peak
     for k, (soon, twice) in enumerate(habits):
         say("made again", k / len(habits))
         again, least = _search(trace, life, calls, found, first, device, soon, twice)
@@ -88,17 +88,17 @@ def _search(
         if not makings:
             break
         again, remaking = rewrite(trace, calls, makings, device.switch)
-        held = _held(trace, again, remaking)
+        held = _held(again, remaking)
         worse = 0 if held.max() < lowest else worse + 1
         lowest = min(lowest, int(held.max()))
         if lowest <= device.budget_chunks:
             return (again, remaking), lowest
         more += np.maximum(held - device.budget_chunks, 0)
-        wanted = _cheapest(trace, life, found, life.live - device.budget_chunks + more)
+        wanted = _cheapest(trace, found, life.live - device.budget_chunks + more)
     return None, lowest
 
 
-def _cheapest(trace: Trace, life: Lifetimes, found: list[Candidate], demand: Ints) -> list[Candidate]:
+def _cheapest(trace: Trace, found: list[Candidate], demand: Ints) -> list[Candidate]:
     """Candidates that together cover the demand, as far as all could, at the least time."""
     if not found:
         return []
@@ -110,7 +110,7 @@ def _cheapest(trace: Trace, life: Lifetimes, found: list[Candidate], demand: Int
     return [found[k] for k in np.flatnonzero(used > 0).tolist()]
 
 
-def _held(trace: Trace, again: Trace, remaking: Remaking) -> Ints:
+def _held(again: Trace, remaking: Remaking) -> Ints:
     """[n] Most chunks alive at each recorded operation and at what is made again before it."""
     live = analyze_lifetimes(again).live
     begins = np.concatenate([[0], remaking.at[:-1] + 1])

@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from ..bounds.copies import least_seconds, least_seconds_in_windows
+from ..bounds.mixes import least_seconds_of_any_mix
 from ..checkpoints.chain import Checkpoints, checkpoints_at
 from ..errors import LgmError
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
+from ..iteration.needs import smallest_budget
 from ..placing.mapping import layers, occupied
 from ..records.model import Plan, Trace
 from ..records.rows import describe, name_of
 from ..records.units import format_bytes, format_seconds
-from ..remaking.mix_bound import least_seconds_of_any_mix
-from ..timing.bounds import least_seconds, least_seconds_in_windows, smallest_budget
 from ..timing.lanes import Timeline
 from ..timing.schedule import Moves, moves_of_plan
 from ..timing.simulate import run_on_demand, run_plan

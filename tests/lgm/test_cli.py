@@ -82,10 +82,34 @@ def test_fit_says_what_it_assumes_and_takes_what_it_is_given(trace: str, capsys:
     assert not tables[2]
 
 
+def test_on_a_device_of_one_memory_nothing_is_copied(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.npz"
+    arguments = ["analyze", str(ROOT / "traces" / "unet.npz"), "--gpu", "jetson-orin", "--budget", "70%"]
+    assert main([*arguments, "-o", str(plan)]) == 0
+    made = lgm.load_plan(plan)
+    assert made.prediction.out_chunks == made.prediction.in_chunks == 0 and made.remaking is not None
+
+
+def test_every_heuristic_has_an_option_that_says_what_it_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["analyze", "--help"])
+    told = capsys.readouterr().out
+    for name, choices in lgm.Switches.choices().items():
+        assert f"--{name} {{{','.join(choices)}}}" in told
+        assert getattr(lgm.Switches(), name) == choices[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["analyze", "{trace}", "--budget", "1KiB"], "smallest budget that works"),
+        (["analyze", "{trace}", "--budget", "4"], "--budget 4 holds not one chunk of"),
+        (["analyze", "{recorded}", "--budget", "50%", "--gpu", "h100", "--device", "host"], "--device host is of"),
+        (["simulate", "{recorded}", "--budget", "50%", "--gpu", "jetson-orin"], "has one memory"),
+        (
+            ["analyze", "{recorded}", "--budget", "50%", "--gpu", "jetson-orin", "--recompute", "auto"],
+            "copying frees nothing there",
+        ),
         (["fit", "{trace}", "--batch", "2"], "--batch and --numbers are of what --gpu computes"),
         (["fit", "{trace}", "--link-out", "fast"], "--link-out="),
         (["harmony", "{recorded}", "--samples", "1", "--budget", "many"], "--budget="),

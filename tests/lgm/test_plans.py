@@ -12,11 +12,11 @@ import pytest
 
 import lgm
 from lgm import Device, InvalidPlanError, Plan, Switches
+from lgm.bounds import least_seconds, least_seconds_in_windows
 from lgm.choosing.selection import select
 from lgm.iteration import analyze_lifetimes
 from lgm.placing.mapping import away_at_turn, layers
 from lgm.records.rows import describe, nominal
-from lgm.timing.bounds import least_seconds, least_seconds_in_windows
 from lgm.timing.schedule import Moves, _leaves, _under_way, moves_of_plan
 from lgm.timing.simulate import run_on_demand, run_plan
 from lgm.validate import check, validate

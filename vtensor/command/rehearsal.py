@@ -22,10 +22,11 @@ from lgm.fitting import GPUS, Numbers
 from lgm.fitting.fits import by_budget, by_size
 from lgm.iteration import analyze_lifetimes
 from lgm.progress import Bar
+from lgm.records import ASSUMED_LINK
 from lgm.records.units import format_seconds
 
 from ..errors import VtensorError
-from ..planning.speeds import ASSUMED_SPEED, found_device
+from ..planning.speeds import found_device
 from ..planning.traces import size_of, trace_of, write_if_possible
 from ..session import lifecycle
 from ..settings.config import format_bytes
@@ -171,8 +172,8 @@ class Rehearsal:
             _say("their times do not agree, so take those below as a hint: is something else running here?")
         if len(self._times) > 1:
             _say(f"iterations are of {len(self._times)} kinds or sizes; this is the largest of those that came often")
-        if self._device is None or self._device.out_speed == ASSUMED_SPEED:
-            _say(f"too little was copied to measure it: 12 GB/s each way is assumed{self._why}")
+        if self._device is None or self._device.out_speed == ASSUMED_LINK:
+            _say(f"too little was copied to measure it: {ASSUMED_LINK / 1e9:.0f} GB/s each way is assumed{self._why}")
         else:
             out, back = (format_bytes(speed) for speed in (self._device.out_speed, self._device.in_speed))
             _say(f"copies here: {out}/s out, {back}/s back")

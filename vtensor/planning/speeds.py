@@ -14,14 +14,12 @@ from collections.abc import Mapping
 import numpy as np
 
 import lgm
-from lgm.records import HOST_COSTS
+from lgm.records import ASSUMED_LINK, HOST_COSTS
 
 from ..settings.config import Config
 
-__all__ = ["ASSUMED_SPEED", "flop_per_second", "found_device"]
+__all__ = ["flop_per_second", "found_device"]
 
-# Until enough was copied to know: what a PCIe 3.0 x16 slot carries.
-ASSUMED_SPEED = 12e9
 _ENOUGH = 64  # chunks moved, to tell what mapping one takes
 _MOST_MAPPING = 5e-4  # seconds: more than that is something else
 
@@ -41,7 +39,7 @@ def found_device(
 
     def speed(side: str) -> float:
         if spent(f"moved_{side}") < 16 * config.chunk or spent(f"{side}_ns") <= 0:
-            return config.link or ASSUMED_SPEED
+            return config.link or ASSUMED_LINK
         return spent(f"moved_{side}") / (spent(f"{side}_ns") / 1e9)
 
     moved = spent("moved_out") + spent("moved_in")

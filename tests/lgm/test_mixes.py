@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import lgm
+from lgm.bounds import least_seconds_in_windows, least_seconds_of_any_mix
 from lgm.iteration import analyze_lifetimes
-from lgm.remaking.mix_bound import least_seconds_of_any_mix
-from lgm.timing.bounds import least_seconds_in_windows
 
 from .random_traces import CHUNK, build, lawless, training
 from .test_recompute import with_calls

@@ -1,6 +1,6 @@
-"""What no plan can beat.
+"""What no plan that only copies can beat.
 
-Covers: the least step time for given traffic and for any traffic, the smallest budget a trace can run in.
+Covers: the least step time for given traffic, and for any traffic.
 Leaves: how near a plan comes (``simulate``).
 """
 
@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import InfeasibleError
 from ..iteration.lifetimes import Gaps, Lifetimes
 from ..records.model import Device, Ints, Trace
-from ..records.rows import describe, nominal
-from ..records.units import format_bytes
-from .schedule import Moves
+from ..records.rows import nominal
+from ..timing.schedule import Moves
 
-__all__ = ["check_feasible", "least_seconds", "least_seconds_in_windows", "smallest_budget"]
+__all__ = ["least_seconds", "least_seconds_in_windows"]
 
 
 def least_seconds(trace: Trace, device: Device, moves: Moves) -> float:
@@ -103,24 +101,3 @@ def _by_row(at: Ints, rows: int) -> list[Ints]:
     """For each row and the two after the last, which entries of `at` name it."""
     order = np.argsort(at, kind="stable")
     return np.split(order, np.searchsorted(at[order], np.arange(1, rows + 2)))
-
-
-def smallest_budget(trace: Trace, life: Lifetimes) -> int:
-    """Bytes the most demanding operation needs at once."""
-    return int(life.needed.max()) * trace.chunk_bytes
-
-
-def check_feasible(trace: Trace, device: Device, life: Lifetimes) -> None:
-    """Raise InfeasibleError, naming the operation, if one needs more than the budget."""
-    worst = int(np.argmax(life.needed))
-    if life.needed[worst] <= device.budget_chunks:
-        return
-    needed, budget = smallest_budget(trace, life), device.budget_chunks * trace.chunk_bytes
-    name = describe(trace, worst)
-    raise InfeasibleError(
-        name,
-        needed,
-        budget,
-        f"a budget of {format_bytes(budget)} is too small: {name} needs {format_bytes(needed)} at once. "
-        f"The smallest budget that works is {format_bytes(needed)}; with less, the run borrows host memory for it",
-    )
