@@ -1,11 +1,11 @@
 """Which physical chunk each vTensor has, all its life and in every iteration: no address need be led elsewhere then.
 
-On a GPU leading an address to another chunk takes as long as a kernel (on an H100 22 us for each chunk, and about 80
-for each call while copies go on), while addresses are plentiful: many may lead to one chunk. A vTensor that finds its
-own chunk free whenever it is born or comes back need not be mapped at all. So chunks are given out like registers: who
-is there at the same time has different ones, who is not may share one. On a line intervals can always be coloured so;
-on a circle, for lives of several stays, they cannot, but the longest first, each in the first chunk that is free for
-all of its stays, leaves hardly any without, if a few chunks more are there than the plan uses.
+On a GPU leading an address to another chunk takes as long as a kernel (on an H100 28 us to map and 17 to unmap each
+chunk, and about 80 for each call while copies go on), while addresses are plentiful: many may lead to one chunk. A
+vTensor that finds its own chunk free whenever it is born or comes back need not be mapped at all. So chunks are given
+out like registers: who is there at the same time has different ones, who is not may share one. On a line intervals can
+always be coloured so; on a circle, for lives of several stays, they cannot, but the longest first, each in the first
+chunk that is free for all of its stays, leaves hardly any without, if a few chunks more are there than the plan uses.
 
 A plan asks for a copy in as early as it may begin, and the lane makes it wait for others. The host, which is ahead of
 the device, would then take the chunk before whoever sits there is gone. So each chunk is asked for with the operation

@@ -102,7 +102,8 @@ def enable(
     Notes
     -----
     Enabled already: the same settings do nothing, another `budget` takes effect at once (arguments left at their
-    defaults keep what is in force), anything else raises. ``VTENSOR_DISABLE=1`` makes this call do nothing.
+    defaults keep what is in force), anything else raises, and so does a `plan`. ``VTENSOR_DISABLE=1`` makes this call
+    do nothing.
 
     Examples
     --------
