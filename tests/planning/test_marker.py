@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from vtensor.planning.marker import Marker
+from vtensor.planning.marker import Marker, Rank
 
 
 class Optimizer:
@@ -76,6 +76,43 @@ def test_threads_come_in_no_order() -> None:
 def test_what_says_that_it_is_a_whole_one_comes_before_optimizers() -> None:
     marker, optimizer, trainer = Marker(), Optimizer(), Optimizer()
     assert all(ended(marker, [optimizer] * 3))
-    assert marker.ends(trainer, whole=True)
+    assert marker.ends(trainer, Rank.WHOLE)
     assert ended(marker, [optimizer] * 8) == [False] * 8
-    assert marker.ends(trainer, whole=True)
+    assert marker.ends(trainer, Rank.WHOLE)
+
+
+def passes(marker: Marker, thread: Optimizer, count: int, rank: Rank = Rank.BACKWARD) -> list[bool]:
+    return [marker.ends(thread, rank) for _ in range(count)]
+
+
+def test_where_no_optimizer_is_heard_backward_passes_end_them() -> None:
+    assert passes(Marker(), Optimizer(), 12) == [False] * 8 + [True] * 4
+
+
+def test_passes_before_the_first_step_mean_nothing() -> None:
+    """Gradients are accumulated."""
+    marker, thread, optimizer = Marker(), Optimizer(), Optimizer()
+    for _ in range(5):
+        assert passes(marker, thread, 8) == [False] * 8
+        assert marker.ends(optimizer)
+
+
+def test_an_optimizer_takes_over_from_passes() -> None:
+    marker, thread = Marker(), Optimizer()
+    assert passes(marker, thread, 10)[-1]
+    optimizer = Optimizer()
+    assert marker.ends(optimizer)
+    assert passes(marker, thread, 30) == [False] * 30
+    del optimizer
+    gc.collect()
+    assert passes(marker, thread, 12) == [False] * 8 + [True] * 4
+
+
+def test_gradients_end_one_where_nothing_is_accumulated() -> None:
+    marker, thread = Marker(), Optimizer()
+    assert passes(marker, thread, 12, Rank.GRADIENTS) == [False] * 8 + [True] * 4
+    for _ in range(8):  # both in each from now on: it is differentiated twice
+        passes(marker, thread, 1, Rank.GRADIENTS)
+        passes(marker, thread, 1)
+    ended = [(marker.ends(thread, Rank.GRADIENTS), marker.ends(thread, Rank.BACKWARD)) for _ in range(4)]
+    assert ended == [(False, True)] * 4

@@ -31,7 +31,7 @@ from ..settings.config import Config, format_bytes
 from .analysis import Abandoned, abandon, begin, plans, prepare
 from .background import Background
 from .journal import Journal
-from .marker import Marker
+from .marker import Marker, Rank
 from .plans import install, install_arrivals, recording_of, to_plan_for
 from .recordings import Recording, make_recording
 from .speeds import found_device
@@ -39,7 +39,6 @@ from .speeds import found_device
 __all__ = [
     "Planner",
     "as_one_iteration",
-    "change_budget",
     "current",
     "keep_journal",
     "listen",
@@ -52,7 +51,7 @@ __all__ = [
 ]
 
 _planner: Planner | None = None
-_UNMARKED = "no optimizer of torch.optim made a step; say with vtensor.step() where each iteration ends"
+_UNMARKED = "no step of an optimizer of torch.optim, and few backward passes: where do iterations end? (vtensor.step())"
 _ELSEWHERE = "the thread that ended the last iteration does nothing in the next: is there a new one for each step?"
 
 
@@ -111,8 +110,13 @@ class Planner:
                 log.debug("something after an optimizer's step was left out", exc_info=True)
         self._iteration_ends(optimizer)
 
-    def _iteration_ends(self, optimizer: Any, *, whole: bool = False) -> None:
-        if not self._marked and self._marker.ends(optimizer, whole=whole):
+    def pass_ends(self, thread: Any, accumulated: bool) -> None:
+        """A backward pass of the program came to its end, in this thread."""
+        if not self._inside:
+            self._iteration_ends(thread, Rank.BACKWARD if accumulated else Rank.GRADIENTS)
+
+    def _iteration_ends(self, who: Any, rank: Rank = Rank.STEP) -> None:
+        if not self._marked and self._marker.ends(who, rank):
             self.boundary()
 
     @contextmanager
@@ -122,7 +126,7 @@ class Planner:
             yield
         finally:
             self._inside = False
-        self._iteration_ends(owner, whole=True)
+        self._iteration_ends(owner, Rank.WHOLE)
 
     @property
     def hears(self) -> bool:
@@ -213,7 +217,7 @@ def _left(shot: dict[str, Any]) -> int:
     return int(shot.get("evictions", 0) + shot.get("drops", 0))
 
 
-def start_planner(config: Config, plan: lgm.Plan | None) -> None:
+def start_planner(config: Config, plan: lgm.Plan | None) -> Planner:
     """Begin to look for iterations. `plan` comes from a file, and is followed from the first boundary on."""
     global _planner
     begin()
@@ -223,12 +227,7 @@ def start_planner(config: Config, plan: lgm.Plan | None) -> None:
         _planner.plan = plan
         module.observe()
     _planner.attach()
-
-
-def change_budget(config: Config) -> None:
-    """Tell the planner of a new budget."""
-    if _planner is not None:
-        _planner.change_budget(config)
+    return _planner
 
 
 def stop_planner() -> None:
@@ -249,9 +248,9 @@ def current() -> Planner:
 def step() -> None:
     """Mark the end of a training iteration.
 
-    Only needed where no ``torch.optim`` optimizer marks it by its step: other optimizers, several that take turns,
-    inference loops. Once called, optimizer steps are not taken for iterations any more. Does nothing if vtensor is not
-    enabled, so that it can stay in a script.
+    Only needed where neither a ``torch.optim`` optimizer marks it by its step nor, where there is none, a backward pass
+    by its end: inference loops, several passes in one iteration. Once called, these are not taken for iterations any
+    more. Does nothing if vtensor is not enabled, so that it can stay in a script.
     """
     if (planner := _planner) is not None:
         planner.step()

@@ -30,9 +30,10 @@ from ..errors import ConfigError, NotEnabledError
 from ..hooks.compiled import watch_compiled
 from ..hooks.doors import open_doors
 from ..hooks.foreach import cut_foreach
+from ..hooks.passes import tell_of_passes
 from ..hooks.patches import restore
 from ..logs import log
-from ..planning.planner import change_budget, start_planner, stop_planner
+from ..planning.planner import current, start_planner, stop_planner
 from ..planning.plans import settings
 from ..settings.config import Config, asked_again, format_bytes, is_verifying
 from . import watchdog
@@ -146,7 +147,7 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
         verify = is_verifying()
         everything = verify or config.leaving != "copy"  # what no plan names may be dropped, too
         module.see("all" if everything else "planned", verify)
-    start_planner(config, plan)
+    tell_of_passes(start_planner(config, plan).pass_ends)
     keep_free(module, config, resize)
     keep_shelves(module, plan)
 
@@ -197,6 +198,6 @@ def _change_budget(active: Config, budget: int) -> None:
         raise torch.OutOfMemoryError(str(error)) from None
     if asked.device == "cuda":
         resize_gpu(module, asked)
-    change_budget(asked)
+    current().change_budget(asked)
     _active = asked
     log.info("budget changed from %s to %s", format_bytes(active.budget), format_bytes(asked.budget))
