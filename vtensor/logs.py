@@ -1,15 +1,21 @@
 """What vtensor says of itself: one logger, to standard error where ``VTENSOR_LOG`` asks for it.
 
-Covers: ``VTENSOR_LOG=info`` and ``debug``; warnings of a program that sets up no logging. Leaves: what is said, to
-whoever says it.
+Covers: ``VTENSOR_LOG=info`` and ``debug``; warnings of a program that sets up no logging; errors that are for the log
+only. Leaves: what is said, to whoever says it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
+import traceback
+from collections.abc import Iterator
 
-__all__ = ["log", "set_log_level"]
+__all__ = ["log", "ours_only", "set_log_level"]
+
+_CALLED = {"vtensor", "lgm", "torch", "numpy"}  # whose errors are ours: what runs here calls nobody else
 
 log = logging.getLogger("vtensor")
 
@@ -37,3 +43,23 @@ def set_log_level() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("vtensor: %(message)s"))
         log.addHandler(handler)
+
+
+@contextlib.contextmanager
+def ours_only(what: str) -> Iterator[None]:
+    """Errors within are for the log: the program has no part in them, and goes on.
+
+    But for what a signal handler of its own raises, which runs between any two lines (a time limit by ``SIGALRM``).
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_ours(error):
+            raise
+        log.debug(what, exc_info=True)
+
+
+def _is_ours(error: Exception) -> bool:
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    roots = {module.partition(".")[0] for module in modules}
+    return all(root in _CALLED or root in sys.stdlib_module_names for root in roots)

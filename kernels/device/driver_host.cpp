@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "device/host_file.h"
 #include "device/pages.h"
 
 namespace vt {
@@ -180,8 +181,8 @@ Status HostDriver::map_host(Address at, const HostPlace& place) {
   if (!lingering_.clear(at, chunk_bytes_)) return failed("map_host");
   if (place.memory != nullptr) {
     if (!pages::move(reinterpret_cast<Address>(place.memory), at, chunk_bytes_)) return failed("map_host");
-  } else if (mmap(pointer(at), chunk_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, place.file,
-                  place.offset) == MAP_FAILED) {
+  } else if (!still_there(place) || mmap(pointer(at), chunk_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                                         place.file, place.offset) == MAP_FAILED) {
     return failed("map_host");
   }
   host_mapped_.emplace(at, place);

@@ -10,6 +10,7 @@
 
 #include "base/spans.h"
 #include "device/copy_past_caches.h"
+#include "device/host_file.h"
 
 namespace vt {
 
@@ -248,6 +249,7 @@ int HostLane::move_piece(const Copy& copy, Bytes from, Bytes bytes) const {
     out ? copy_past_caches(slot, chunk, bytes) : copy_past_caches(chunk, slot, bytes);
     return 0;
   }
+  if (!still_there(copy.place)) return errno;
   for (Bytes moved = 0; moved < bytes;) {
     const auto offset = copy.place.offset + static_cast<off_t>(from + moved);
     const ssize_t count = out ? pwrite(copy.place.file, chunk + moved, bytes - moved, offset)

@@ -48,6 +48,8 @@ class Freed {
   // free for whoever wants just those.
   void keep_formers(std::size_t chunks);
 
+  // Chunks that cached ranges keep.
+  std::size_t idle() const noexcept { return cached_.chunks(); }
   // Empties the cached range that nobody asked for the longest. False if there is none that can be.
   bool give_up_oldest();
   // All of them, pinned or not.

@@ -39,10 +39,15 @@ Status Supply::make_room(Lock& lock, Missing missing) {
   return missing() == 0 || moves_.wait_for_room(lock, why) ? kOk : why;
 }
 
+// In chunks. Freed tensors keep as many again, each for the next of its size; where sizes never come again, as those of batches
+// of other lengths, more would only fill the budget.
+std::size_t Supply::most_wanted() const { return ground_.counters.wanted_bytes.peak >> ground_.shift; }
+
 // A chunk for which nothing need leave. What freed tensors hold is better than what is still copied out.
 Status Supply::take_any(ChunkPool::Take which, ChunkId* chunk) {
   if (pool_.free() == pool_.leaving()) mappings_.settle_leaving();
   for (;;) {
+    if (pool_.free() == 0 && freed_.idle() > most_wanted() && freed_.give_up_oldest()) continue;
     const Status status = pool_.acquire(chunk, which);
     if (!none_is_free(status)) return status;
     if (freed_.give_up_oldest()) continue;

@@ -63,6 +63,7 @@ class Supply {
 
  private:
   void leave_overdrawn();
+  std::size_t most_wanted() const;
   Status take_any(ChunkPool::Take which, ChunkId* chunk);
   template <typename Missing>
   Status make_room(Lock& lock, Missing missing);

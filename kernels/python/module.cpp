@@ -202,6 +202,7 @@ PYBIND11_MODULE(_vtensor_native, m) {
   vt::bind_remaking(m);
   vt::bind_shelves(m);
   vt::bind_turns(m);
+  vt::bind_dlpack(m);
   vt::bind_spans(m);
 #ifdef VT_CUDA
   vt::bind_cuda(m);

@@ -48,6 +48,7 @@ void bind_planning(pybind11::module_& m);  // module_planning.cpp
 void bind_replay(pybind11::module_& m);    // module_replay.cpp
 void bind_shelves(pybind11::module_& m);   // module_shelves.cpp
 void bind_turns(pybind11::module_& m);     // module_turns.cpp
+void bind_dlpack(pybind11::module_& m);    // module_dlpack.cpp
 void bind_spans(pybind11::module_& m);     // module_spans.cpp
 void bind_cuda(pybind11::module_& m);      // module_cuda.cpp, where torch was built with CUDA
 

@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,11 +18,14 @@
 #include <cstring>
 #include <utility>
 
+#include "device/host_file.h"
 #include "store/host_store.h"
 
 namespace vt {
 
 namespace {
+
+constexpr const char* kClosed = "the program closed the file in spill_dir";
 
 class FileStore final : public HostStore {
  public:
@@ -33,10 +37,14 @@ class FileStore final : public HostStore {
       throw InvalidUse("cannot create a file in spill_dir '" + directory_ + "': " + std::strerror(errno));
     }
     unlink(path.c_str());  // gone with the process, however it ends
+    start_ = place_in(file_);
+    // So that no other file gets its inode while we take it for ours, whoever closes the descriptor.
+    kept_ = mmap(nullptr, slot_bytes, PROT_NONE, MAP_SHARED, file_, 0);
   }
 
   ~FileStore() override {
-    close(file_);
+    if (still_there(start_)) close(file_);
+    if (kept_ != MAP_FAILED) munmap(kept_, slot_bytes());
     for (const Fork& fork : forks_) close(fork.children_gone);
   }
 
@@ -53,6 +61,7 @@ class FileStore final : public HostStore {
     if (full()) return {Code::host_full, "spill file", 0};
     const SlotId chosen = next_slot();
     if (is_new(chosen)) {
+      if (!still_there(start_)) return {Code::host_full, kClosed, errno};
       int error = 0;
       do {
         error = posix_fallocate(file_, place(chosen).offset, static_cast<off_t>(slot_bytes()));
@@ -113,7 +122,9 @@ class FileStore final : public HostStore {
 
   HostPlace place_own(SlotId slot) const override {
     if (slot >= inherited_ && own_ != nullptr) return own_->place(slot - inherited_);
-    return {nullptr, file_, static_cast<std::int64_t>(Bytes{slot} * slot_bytes())};
+    HostPlace place = start_;
+    place.offset = static_cast<std::int64_t>(Bytes{slot} * slot_bytes());
+    return place;
   }
 
   std::size_t held_own() const noexcept override { return held_; }
@@ -136,6 +147,8 @@ class FileStore final : public HostStore {
 
   std::string directory_;
   int file_ = -1;
+  HostPlace start_;  // of the file
+  void* kept_ = MAP_FAILED;
   int pipe_[2] = {-1, -1};
   std::size_t held_ = 0;
   std::vector<SlotState> state_;

@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "device/host_file.h"
+
 namespace vt {
 
 std::size_t HostStore::slots_in(Bytes capacity_bytes, Bytes slot_bytes) {
@@ -43,6 +45,9 @@ void HostStore::give(SlotId slot) {
 }
 
 Status write_copy(const HostPlace& from, const HostPlace& to, Bytes bytes) {
+  if ((from.memory == nullptr && !still_there(from)) || (to.memory == nullptr && !still_there(to))) {
+    return {Code::failed, "fstat", errno};
+  }
   std::vector<char> buffer(64 << 10);  // not on the stack: this may run on the small one of a signal handler
   for (Bytes moved = 0; moved < bytes;) {
     const Bytes piece = std::min(buffer.size(), bytes - moved);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <sstream>
 #include <string_view>
 
 #include "iteration/thread_state.h"
@@ -64,8 +65,22 @@ std::uint32_t generator_argument(const c10::FunctionSchema& schema) {
   return kNone;
 }
 
+// Whether it is torch's, with torch's own kernels: torch.library and extensions put others in their place, which may do anything.
+// Which they are nobody but the dispatcher's own list says; it costs 20 us, once for each operator.
+bool is_torchs_own(const c10::FunctionSchema& schema, const std::optional<c10::OperatorHandle>& handle) {
+  if (!handle || !schema.name().starts_with("aten::")) return false;
+  std::istringstream kernels(handle->dumpState());
+  for (std::string line; std::getline(kernels, line);) {
+    const bool runs = line.starts_with("CPU") || line.starts_with("CUDA") || line.starts_with("Autograd") ||
+                      line.starts_with("Composite");
+    if (!runs || line.find("(inactive)") != std::string::npos) continue;
+    if (line.find("aten/src/ATen/") == std::string::npos && line.find("torch/csrc/") == std::string::npos) return false;
+  }
+  return true;
+}
+
 // Whether it can be run again.
-void judge(const c10::FunctionSchema& schema, const std::optional<c10::OperatorHandle>& handle, Traits* traits) {
+void judge(const c10::FunctionSchema& schema, const std::optional<c10::OperatorHandle>& handle, bool own, Traits* traits) {
   bool lists_written = false;
   for (const auto& argument : schema.arguments()) {
     const c10::AliasInfo* alias = argument.alias_info();
@@ -80,7 +95,7 @@ void judge(const c10::FunctionSchema& schema, const std::optional<c10::OperatorH
   traits->fills = is_one_of(name, kFills);
   traits->draws = handle && handle->hasTag(at::Tag::nondeterministic_seeded);
   if (traits->draws) traits->generator = generator_argument(schema);
-  if (!name.starts_with("aten::") || !handle) {
+  if (!own) {
     traits->again = Again::custom;
   } else if (traits->draws && traits->generator == kNone) {
     traits->again = Again::random;
@@ -124,15 +139,16 @@ Traits examine(const at::RecordFunction& function) {
                                                   c10::DispatchKey::QuantizedCPU, c10::DispatchKey::QuantizedCUDA});
   const bool composite = handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                          !handle->hasKernelForAnyDispatchKey(kBackends);
-  // Only aten's own: a user's operator registered without a key looks the same and may read raw pointers.
-  traits.transparent = composite && schema.name().starts_with("aten::");
+  // Only torch's own: a user's operator registered without a key looks the same and may read raw pointers.
+  const bool own = is_torchs_own(schema, handle);
+  traits.transparent = composite && own;
   bool view = !composite && traits.written == 0 && !schema.returns().empty();
   for (const auto& returned : schema.returns()) view = view && returned.alias_info() != nullptr;
   traits.skip_arguments = traits.transparent || view;
   traits.keeps_arguments = schema.name().starts_with("c10d::");
   // Where a write cannot be noticed by itself, only operators whose schemas are known to tell all are taken at their word. That
   // of batch_norm hides one thing.
-  const bool tells_all = schema.name().starts_with("aten::") && schema.name().find("rnn") == std::string::npos;
+  const bool tells_all = own && schema.name().find("rnn") == std::string::npos;
   traits.may_write = tells_all ? traits.written : ~std::uint64_t{0};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& name = arguments[i].name();
@@ -143,7 +159,7 @@ Traits examine(const at::RecordFunction& function) {
   }
   traits.autocast = handle && (handle->hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU) ||
                                handle->hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA));
-  judge(schema, handle, &traits);
+  judge(schema, handle, own, &traits);
   return traits;
 }
 
@@ -172,7 +188,7 @@ const char* why_not(Again again) noexcept {
   switch (again) {
     case Again::yes: return "";
     case Again::unspecified: return "its result is memory to be filled, which may happen unseen";
-    case Again::custom: return "not one of torch's own operators";
+    case Again::custom: return "not one of torch's own operators, or not with its own kernels";
     case Again::random: return "it draws random numbers from a generator that it cannot be given";
     case Again::unrepeatable: return "two runs may differ";
     case Again::several: return "it writes several tensors";

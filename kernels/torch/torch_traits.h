@@ -14,7 +14,7 @@ namespace vt {
 enum class Again : std::uint8_t {
   yes,
   unspecified,  // its result is memory to be filled (torch.empty, torch.zeros): whoever does, may do so unseen
-  custom,       // not one of aten's: its kernel may do anything
+  custom,       // not one of aten's, or with another's kernel, which may do anything
   random,       // it draws random numbers, from a generator that it cannot be given
   unrepeatable, // two runs may differ
   several,      // it writes more than one tensor

@@ -95,6 +95,21 @@ def test_like_python(tmp_path: Path, name: str) -> None:
         assert line in said, f"{line!r} is missing or elsewhere in:\n{vtensor.stderr}"
 
 
+def test_threads_that_outlive_the_script_keep_their_budget(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import threading, time, torch, vtensor\n"
+        "def train():\n"
+        "    time.sleep(1)\n"
+        "    tensors = [torch.full((1 << 20,), float(i)) for i in range(8)]\n"
+        "    print(vtensor.is_enabled(), sum(float(t[0]) for t in tensors))\n"
+        "threading.Thread(target=train).start()\n"
+        "print('ends')\n"
+    )
+    done = ended(tmp_path, "-m", "vtensor", "run", "--budget", "16MiB")
+    assert (done.returncode, done.stdout) == (0, "ends\nTrue 28.0\n"), done.stderr
+    assert "moved out" in done.stderr and "nothing was managed" not in done.stderr
+
+
 def test_the_program_may_end_while_a_plan_is_made(tmp_path: Path) -> None:
     """The thread is in C++ code of NumPy's then, and Python ends threads wherever they stand."""
     script = tmp_path / "ends.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,3 +91,15 @@ def test_names_are_put_back() -> None:
     assert torch._foreach_add_ is not before[0]
     vtensor.disable()
     assert (torch._foreach_add_, torch._fused_adamw_, torch.Tensor.numpy, torch.Tensor.data_ptr) == before
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+def test_scripts_and_pickles_take_them_for_torchs_own() -> None:
+    def scaled(x: torch.Tensor) -> list[torch.Tensor]:
+        return torch._foreach_mul([x, x], 0.5)
+
+    with vtensor.enabled("64MiB"):
+        scripted = torch.jit.script(scaled)
+        assert all((t == 0.5).all() for t in scripted(torch.ones(3)))
+        assert pickle.loads(pickle.dumps(torch._foreach_add)) is torch._foreach_add
+        assert pickle.loads(pickle.dumps(torch.Tensor.numpy)) is torch.Tensor.numpy

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,21 @@ def compare(program: Callable[[Drop], Any]) -> None:
         assert core.validate() == ""
 
 
+def in_a_thread(work: Callable[[], None]) -> None:
+    failed = list[BaseException]()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    (thread := threading.Thread(target=run)).start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("program", PROGRAMS, ids=[program.__name__ for program in PROGRAMS])
 def test_what_is_read_is_what_was_made(program: Callable[[Drop], Any]) -> None:
@@ -198,6 +214,29 @@ def test_what_compiled_graphs_write_is_not_made_again() -> None:
         return y, count, made_of_it
 
     compare(program)
+
+
+def test_a_kernel_of_the_users_is_not_run_again() -> None:
+    """In the place of torch's own, it may count, or draw numbers from anywhere."""
+    library, calls = torch.library.Library("aten", "IMPL"), list[int]()
+
+    def counting(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return torch.clamp_min(x, 0) + len(calls)
+
+    def program(drop: Drop) -> Any:
+        calls.clear()
+        made = torch.relu(torch.randn(LARGE))
+        drop()
+        return made, len(calls)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that a kernel of its own is overridden
+        library.impl("relu", counting, "CPU")
+    try:
+        in_a_thread(lambda: compare(program))  # what an operator does is looked up once for each thread
+    finally:
+        library._destroy()
 
 
 def test_a_forked_child_drops_nothing() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -662,8 +665,25 @@ def test_tensors_of_an_earlier_session_may_die_in_a_later_one() -> None:
 def test_a_session_that_ends_meanwhile_does_not_break_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     with vtensor.enabled(60 * PAGE, chunk=PAGE, min_size=1, host=1 << 30):
         trainer = Trainer()
-        monkeypatch.setattr(Planner, "_boundary", lambda _self: 1 / 0)
+        monkeypatch.setattr(Planner, "_boundary", partial(operator.truediv, 1, 0))
         trainer.step()
+
+
+def test_what_a_signal_handler_raises_is_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time limit that rings while the end of a step is noticed."""
+
+    def ring(*_: Any) -> None:
+        raise TimeoutError
+
+    with vtensor.enabled(60 * PAGE, chunk=PAGE, min_size=1, host=1 << 30):
+        trainer = Trainer()
+        monkeypatch.setattr(Planner, "_boundary", lambda _self: signal.raise_signal(signal.SIGALRM))
+        before = signal.signal(signal.SIGALRM, ring)
+        try:
+            with pytest.raises(TimeoutError):
+                trainer.step()
+        finally:
+            signal.signal(signal.SIGALRM, before)
 
 
 def test_a_summary_says_why_there_is_no_plan() -> None:

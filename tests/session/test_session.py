@@ -337,3 +337,14 @@ def test_a_plan_of_what_was_moved_meanwhile_is_not_taken(
     planner._plan(recording, {}, device)
     assert taken == [made]
     planner.plan = None
+
+
+def test_sizes_that_never_come_again_do_not_fill_the_budget() -> None:
+    """As those of batches of other lengths: what was freed is kept for the next of its size, up to as much again."""
+    with vtensor.enabled(4000 * 4096, chunk=4096, min_size=1, device="cpu"):
+        for size in range(400, 200, -1):
+            torch.empty(size * 1024)
+        stats = vtensor.memory_stats()
+        assert stats["wanted_bytes.peak"] == 400 * 4096
+        assert stats["held_bytes.peak"] <= 3 * 400 * 4096
+        assert native.load().validate() == ""

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CHILD = """
 import os, sys, torch, vtensor
 os.umask(0)
@@ -35,3 +37,34 @@ def test_nothing_is_left_after_a_kill(tmp_path: Path) -> None:
             child.send_signal(signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL
     assert list(tmp_path.iterdir()) == []
+
+
+CLOSES = """
+import os, sys, torch, vtensor
+vtensor.enable(64 * 4096, chunk=4096, min_size=1, spill_dir=sys.argv[1])
+tensors = [torch.full((8192,), float(i)) for i in range(int(sys.argv[3]))]
+os.closerange(3, 4096)
+mine = open(sys.argv[2], "w+b")
+mine.write(b"A" * 100)
+mine.flush()
+try:
+    tensors += [torch.full((8192,), float(i)) for i in range(20)]
+    print(sum(float(t[0]) for t in tensors))
+except torch.OutOfMemoryError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("before", [2, 20])
+def test_a_file_that_has_its_number_now_is_left_alone(tmp_path: Path, before: int) -> None:
+    """Daemons close all descriptors, and open files of their own. Data that was in the spill file already is lost."""
+    (spill := tmp_path / "spill").mkdir()
+    mine = tmp_path / "mine"
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSES, str(spill), str(mine), str(before)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert mine.read_bytes() == b"A" * 100
+    assert "Bad file descriptor" in done.stdout + done.stderr
+    if before == 2:
+        assert "the program closed the file in spill_dir" in done.stdout

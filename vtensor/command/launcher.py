@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
 import signal
 import sys
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -159,7 +161,16 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
         return 1
     finally:
         if managed and os.getpid() == process:
+            _wait_for_threads()
             _say_goodbye(wishes, journal, ending.code)
+
+
+def _wait_for_threads() -> None:
+    """As python does at its end, before anything else: the script's other threads may still train."""
+    wait = getattr(threading, "_shutdown", None)
+    if wait is not None:
+        with contextlib.suppress(KeyboardInterrupt):  # python waits no longer either
+            wait()
 
 
 def _write_report(path: str, journal: Journal) -> str:

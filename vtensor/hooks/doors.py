@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from .patches import replace
+from .patches import named_as, replace
 
 __all__ = ["address_of", "open_doors", "storage_of"]
 
@@ -38,6 +38,8 @@ _DOORS: dict[str, list[tuple[Any, str]]] = {
     ],
     "cuda": [(torch.Tensor, "data_ptr"), (torch.Tensor, "__dlpack__"), (torch.UntypedStorage, "data_ptr")],
 }
+# By this table libraries take addresses from C to C (tvm-ffi and what is built on it).
+_TABLE = "__dlpack_c_exchange_api__"
 # They ask which tensors share a storage, by its address, and read by operations.
 _SAVERS = ("torch.serialization", "safetensors", "transformers", "huggingface_hub", "accelerate")
 _TENSOR: Any = torch._C.TensorBase
@@ -56,12 +58,14 @@ def _address(value: Any) -> int:
         return 0
     owner = _TENSOR if isinstance(value, torch.Tensor) else _STORAGE
     try:
-        return int(owner.data_ptr(value))
+        with torch._C.DisableTorchFunction():  # a subclass, or a mode, would take it for a call of the program
+            return int(owner.data_ptr(value))
     except RuntimeError:
         return 0
 
 
-def _door(original: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
+def _door(owner: Any, name: str, core: ModuleType) -> Callable[..., Any]:
+    original = getattr(owner, name)
     of_storage = getattr(original, "__objclass__", None) is _STORAGE
 
     def give_away(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -69,7 +73,7 @@ def _door(original: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
             core.export_address(address)
         return original(self, *args, **kwargs)
 
-    give_away.__name__ = original.__name__
+    named_as(give_away, owner, name)
     give_away.__doc__ = original.__doc__
     return give_away
 
@@ -145,7 +149,9 @@ def _watch_backwards(core: ModuleType) -> None:
 def open_doors(core: ModuleType, device: str) -> None:
     """Replace the doors on torch's classes by ones that tell `core`, until :func:`vtensor.hooks.patches.restore`."""
     for owner, name in [*_DOORS[device], *_DLPACK]:
-        replace(owner, name, _door(getattr(owner, name), core))
+        replace(owner, name, _door(owner, name, core))
+    if (table := vars(torch.Tensor).get(_TABLE)) is not None:
+        replace(torch.Tensor, _TABLE, core.telling_table(table))
     _watch_backwards(core)
     replace(faulthandler, "enable", _keeping_ours_on_top(faulthandler.enable, core))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .patches import replace
+from .patches import named_as, replace
 
 __all__ = ["cut", "cut_foreach"]
 
@@ -89,4 +89,16 @@ def cut_foreach(core: ModuleType, limit: Callable[[], int]) -> None:
     """
     for name in dir(torch):
         if name.startswith(("_foreach_", "_fused_")):
-            replace(torch, name, _cutting(getattr(torch, name), core, limit))
+            replace(torch, name, _known_to_scripts(name, getattr(torch, name), core, limit))
+
+
+@functools.cache  # one for good: torch.jit knows functions by where they are
+def _known_to_scripts(
+    name: str, original: Callable[..., Any], core: ModuleType, limit: Callable[[], int]
+) -> Callable[..., Any]:
+    """Cuts, is what ``torch.jit.script`` takes for torch's own, and what pickle finds under its name."""
+    call = _cutting(original, core, limit)
+    named_as(call, torch, name)
+    if (register := getattr(torch.jit._builtins, "_register_builtin", None)) is not None:
+        register(call, f"aten::{name}")
+    return call

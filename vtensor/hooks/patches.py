@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["replace", "restore"]
+__all__ = ["named_as", "replace", "restore"]
 
 _INHERITED: Any = object()  # stands for an attribute that the owner did not have itself
 _replaced: list[tuple[Any, str, Any]] = []
@@ -20,6 +20,15 @@ def replace(owner: Any, name: str, value: Any) -> None:
     """Set an attribute of a class or a module until :func:`restore`."""
     _replaced.append((owner, name, vars(owner).get(name, _INHERITED)))
     setattr(owner, name, value)
+
+
+def named_as(function: Any, owner: Any, name: str) -> None:
+    """Give a replacement the name under which it is found: by that it is pickled, as the original was."""
+    function.__name__ = name
+    if isinstance(owner, type):
+        function.__module__, function.__qualname__ = owner.__module__, f"{owner.__qualname__}.{name}"
+    else:
+        function.__module__, function.__qualname__ = owner.__name__, name
 
 
 def restore() -> None:

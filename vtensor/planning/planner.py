@@ -26,7 +26,7 @@ from lgm.timing.prefetch import prefetch
 
 from .. import native
 from ..errors import NotEnabledError
-from ..logs import log
+from ..logs import log, ours_only
 from ..settings.config import Config, format_bytes
 from .analysis import Abandoned, abandon, begin, plans, prepare
 from .background import Background
@@ -101,13 +101,11 @@ class Planner:
             self.work.end()
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if self._inside:
+        if torch.compiler.is_compiling() or self._inside:  # compiled steps are not heard; backward passes are
             return
-        for listener in () if torch.compiler.is_compiling() else self.after_steps:
-            try:
+        for listener in self.after_steps:
+            with ours_only("something after an optimizer's step was left out"):
                 listener(optimizer)
-            except Exception:  # as boundary()
-                log.debug("something after an optimizer's step was left out", exc_info=True)
         self._iteration_ends(optimizer)
 
     def pass_ends(self, thread: Any, accumulated: bool) -> None:
@@ -137,13 +135,11 @@ class Planner:
         self.boundary()
 
     def boundary(self) -> None:
-        """An iteration ends here and the next begins. Never raises: this runs inside the program's optimizer step."""
+        """An iteration ends here and the next begins. Raises nothing of its own: it runs inside the program's step."""
         if self._make is None and not self.wanted and self.config.leaving == "copy":
             return
-        try:
+        with ours_only("an iteration went unnoticed"):  # another thread may have ended the session meanwhile
             self._boundary()
-        except Exception:  # another thread may have ended the session meanwhile
-            log.debug("an iteration went unnoticed", exc_info=True)
 
     def _boundary(self) -> None:
         telling = self.module.boundary(self.wanted)
