@@ -19,7 +19,9 @@ VTensor emptied(const VTensor& part) {
 
 void Freed::bury(Range& range, bool keep) {
   mappings_.end(range);
-  for (std::uint32_t i = 0; i < range.chunks; ++i) release_part(range, i);
+  // The last first: what was given back last is taken first, so the next tensor's slots and chunks ascend as its addresses do,
+  // and the kernel needs one mapping for many.
+  for (std::uint32_t i = range.chunks; i-- > 0;) release_part(range, i);
   roster_.end(range);
   if (keep && wanted_formers_ == 0 && range.resident == range.chunks) {
     range.life = Life::cached;
@@ -48,7 +50,7 @@ void Freed::release_part(Range& range, std::uint32_t index) {
 }
 
 void Freed::empty(Range& range) {
-  for (std::uint32_t i = 0; i < range.chunks; ++i) {
+  for (std::uint32_t i = range.chunks; i-- > 0;) {
     VTensor& part = range.parts[i];
     if (part.chunk != kNone) {
       mappings_.take_away(range, i);

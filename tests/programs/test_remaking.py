@@ -75,7 +75,7 @@ REASONS = {
     "its result is memory to be filled, which may happen unseen",
     "it changes the memory of its argument, or goes by places in it",
     "what it makes is sparse, or in a library's own layout",
-    "not one of torch's own operators",
+    "not one of torch's own operators, or not with its own kernels",
     "an argument is no plain tensor or number, or not managed and large",
 }
 
