@@ -112,7 +112,8 @@ void judge(const c10::FunctionSchema& schema, const std::optional<c10::OperatorH
   }
 }
 
-Traits examine(const at::RecordFunction& function) {
+// Once for each operator of a thread: out of the way of all other calls, each of which it made 0.02 us slower.
+[[gnu::noinline, gnu::cold]] Traits examine(const at::RecordFunction& function) {
   Traits traits{function.name(), function.overload_name()};
   const auto found = function.operator_schema();  // a copy: too slow for every operation
   if (!found) {

@@ -270,3 +270,22 @@ def test_a_budget_that_gets_smaller_counts_as_it_is() -> None:
 
 def test_the_example_in_the_docstring() -> None:
     assert doctest.testmod(shelves) == (0, 1)
+
+
+def test_subclasses_of_tensors_are_asked_nothing() -> None:
+    class Shy(nn.Parameter):
+        asked = False
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "__self__", None) is torch.Tensor.nbytes and cls.asked:
+                raise AssertionError("its bytes are nobody's business")
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    with vtensor.enabled("600KiB", chunk=PAGE, min_size=1):
+        model = network()
+        for layer in model:
+            layer[0].weight = Shy(layer[0].weight.detach().clone())
+        Shy.asked = True
+        train(model, torch.optim.AdamW(model.parameters()), 3)
+        assert native.load().pressed() and native.load().validate() == ""

@@ -17,6 +17,7 @@ import itertools
 import weakref
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import nn
@@ -83,8 +84,7 @@ class Shelves:
         log.info("%d tensors share %d allocations: %s less padding", count, len(shelves), format_bytes(saved))
 
     def _may_move(self, tensor: torch.Tensor, config: Config) -> bool:
-        plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.device.type == config.device
-        return plain and self._module.may_move(tensor._cdata)
+        return tensor.device.type == config.device and self._module.may_move(tensor._cdata)
 
 
 def runs(sizes: list[int], chunk: int, limit: int) -> list[slice]:
@@ -126,14 +126,19 @@ def _aligned(size: int) -> int:
 def _kept_by(optimizer: torch.optim.Optimizer) -> Iterator[list[torch.Tensor]]:
     """Its parameters, and its states of each name, in the order of its parameters.
 
-    Of parameters that have a gradient: the step wrote these, so nobody reads them meanwhile, on whatever stream.
+    Of parameters that have a gradient: the step wrote these, so nobody reads them meanwhile, on whatever stream. No
+    subclasses of tensors: these have ideas of their own of what a tensor may be asked.
     """
     everything = itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
-    parameters = [parameter for parameter in everything if parameter.grad is not None]
+    parameters = [parameter for parameter in everything if _is_plain(parameter) and parameter.grad is not None]
     yield parameters
     kinds: dict[str, list[torch.Tensor]] = {}
     for parameter in parameters:
         for name, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, torch.Tensor):
+            if _is_plain(value):
                 kinds.setdefault(name, []).append(value)
     yield from kinds.values()
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in (torch.Tensor, nn.Parameter)
