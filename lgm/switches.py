@@ -7,6 +7,7 @@ Leaves: what each means (``cost``, ``choice``, ``selection``, ``schedule``, ``pl
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Literal, get_args, get_type_hints
 
 __all__ = ["Costs", "Switches", "Timing"]
@@ -39,6 +40,7 @@ class Switches:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(names)}")
 
     @classmethod
+    @cache
     def choices(cls) -> dict[str, tuple[str, ...]]:
         """What each may be, the default first."""
         hints = get_type_hints(cls)

@@ -16,11 +16,11 @@ from ..iteration.lifetimes import analyze_lifetimes
 from ..records import codec
 from ..records.device import ASSUMED_LINK, HOST_COSTS, Device
 from ..records.model import Trace
-from ..records.units import format_bytes, parse_bytes, parse_share, parse_speed
+from ..records.units import format_bytes, format_speed, parse_bytes, parse_share, parse_speed
 
 __all__ = ["ASSUMED", "add_options", "device_of", "gpu_of", "has_one_memory", "trace_of"]
 
-ASSUMED = f"{ASSUMED_LINK / 1e9:.0f}GB/s"
+ASSUMED = format_speed(ASSUMED_LINK)
 _NUMBERS: Numbers = "fp32"
 
 

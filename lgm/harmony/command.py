@@ -14,7 +14,7 @@ from typing import get_args
 from ..errors import LgmError
 from ..fitting.gpus import GPUS, Numbers, on_gpu
 from ..records import ASSUMED_LINK, codec
-from ..records.units import parse_bytes, parse_speed
+from ..records.units import format_speed, parse_bytes, parse_speed
 from .measured import is_measured, load_measured
 from .profile import Profile
 from .recorded import profile_of
@@ -24,7 +24,7 @@ from .tasks import Machine, Mode, Place
 
 __all__ = ["add_arguments", "run"]
 
-_LINK = f"{ASSUMED_LINK / 1e9:.0f}GB/s"
+_LINK = format_speed(ASSUMED_LINK)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["format_bytes", "format_seconds", "parse_bytes", "parse_share", "parse_speed"]
+__all__ = ["format_bytes", "format_seconds", "format_speed", "parse_bytes", "parse_share", "parse_speed"]
 
 _UNITS = {
     "": 1,
@@ -90,6 +90,11 @@ def parse_speed(value: float | str, name: str = "link") -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be positive bytes a second, got {value}")
     return float(value)
+
+
+def format_speed(speed: float) -> str:
+    """``"12GB/s"``: as :func:`parse_speed` reads it."""
+    return f"{speed / 1e9:g}GB/s"
 
 
 def format_bytes(count: float) -> str:

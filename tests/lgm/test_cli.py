@@ -13,7 +13,7 @@ import pytest
 
 import lgm
 from lgm.command.cli import main
-from lgm.records.units import format_bytes, format_seconds, parse_bytes, parse_share, parse_speed
+from lgm.records.units import format_bytes, format_seconds, format_speed, parse_bytes, parse_share, parse_speed
 
 from .random_traces import training
 
@@ -144,7 +144,7 @@ def test_bad_input_is_one_clear_line(
 
 def test_units() -> None:
     assert parse_bytes("1.5 KiB") == 1536
-    assert parse_speed("6GB/s") == 6e9
+    assert parse_speed("6GB/s") == 6e9 == parse_speed(format_speed(6e9))
     assert [parse_share(text) for text in ("40%", " .5 ", 0.25, "1.0", "100 %")] == [0.4, 0.5, 0.25, 1.0, 1.0]
     assert [parse_share(size) for size in ("4GiB", "1", 3.0, "40")] == [None] * 4
     for bad in ("0%", "101%", 1.5, -0.5):
