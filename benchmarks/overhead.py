@@ -32,7 +32,7 @@ def observer(pressed: bool) -> Row:
         vtensor.enable("64MiB", min_size=1)
         if pressed:
             torch.empty(65 << 20, dtype=torch.uint8)  # more than the budget: from now on operations are observed
-        assert native.load().observing() == pressed
+        assert native.load().parts.observing() == pressed
         add = partial(torch.zeros(16).add_, torch.ones(16))
         with torch.no_grad():
             on = _microseconds(add)

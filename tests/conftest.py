@@ -72,11 +72,11 @@ def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     def start(config: Config) -> None:
         seed = config.budget_chunks  # another order for each budget
         settings = (config.budget_chunks, config.chunk, config.host, config.policy, config.min_size)
-        module.start_late(*settings, seed, places, config.leaving, is_strict())
+        module.parts.start_late(*settings, seed, places, config.leaving, is_strict())
 
     monkeypatch.setattr(lifecycle, "_start", start)
     yield places
-    assert module.late_complaints() == []
+    assert module.parts.late_complaints() == []
 
 
 @pytest.fixture

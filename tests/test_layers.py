@@ -66,7 +66,7 @@ ROOMS = {  # the modules of each package of vtensor/
     "reports": [{"stats", "profile_tracks"}, {"__init__"}],
     "demo": [{"workloads"}, {"worker"}, {"show"}, {"__init__"}],
     "callbacks": [{"figures"}, {"transformers", "lightning"}, {"__init__"}],
-    "command": [{"launcher", "doctor", "rehearsal"}, {"commands"}, {"cli"}, {"__init__"}],
+    "command": [{"launcher", "doctor", "fit"}, {"commands"}, {"cli"}, {"__init__"}],
 }
 LGM_ROOMS = {  # the modules of each package of lgm/
     "records": [{"units", "limits"}, {"device"}, {"model"}, {"codec", "rows"}, {"__init__"}],

@@ -54,7 +54,7 @@ def costs(kept: Kept) -> None:
     for chunk in (2, 4, 8, 16, 32, 64):
         if f"{chunk} MiB" in kept:
             continue
-        found = module.measure_cuda(chunk=chunk * MIB, chunks=max(2048 // chunk, 32), ordinal=0)
+        found = module.parts.measure_cuda(chunk=chunk * MIB, chunks=max(2048 // chunk, 32), ordinal=0)
         kept.add(f"{chunk} MiB", {
             "chunk": f"{chunk} MiB",
             **{name: round(found[name], 1) for name in found if name.endswith("_us")},

@@ -16,13 +16,11 @@ namespace vt {
 // One line for each function; cuda.h may rename it to its newest version (cuMemcpyDtoHAsync_v2).
 #define VT_CUDA_FUNCTIONS(F)       \
   F(cuInit)                        \
-  F(cuDriverGetVersion)            \
   F(cuGetErrorName)                \
   F(cuDeviceGet)                   \
   F(cuDeviceGetCount)              \
   F(cuDeviceGetName)               \
   F(cuDeviceGetAttribute)          \
-  F(cuDeviceTotalMem)              \
   F(cuDeviceCanAccessPeer)         \
   F(cuDevicePrimaryCtxRetain)      \
   F(cuDevicePrimaryCtxRelease)     \

@@ -23,8 +23,7 @@ CudaDevice probe_cuda(int ordinal, const char* library) {
   char name[256] = {};
   std::size_t granularity = 0;
   const CUmemAllocationProp properties = memory_of(ordinal);
-  if (api.cuDeviceGet_(&device, ordinal) != CUDA_SUCCESS || api.cuDeviceGetName_(name, sizeof name, device) != CUDA_SUCCESS ||
-      api.cuDeviceTotalMem_(&found.total_bytes, device) != CUDA_SUCCESS) {
+  if (api.cuDeviceGet_(&device, ordinal) != CUDA_SUCCESS || api.cuDeviceGetName_(name, sizeof name, device) != CUDA_SUCCESS) {
     throw InvalidUse("CUDA device " + std::to_string(ordinal) + " does not answer");
   }
   found.name = name;
@@ -33,7 +32,6 @@ CudaDevice probe_cuda(int ordinal, const char* library) {
   if (attribute(api, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0) {
     found.host_node = std::max(attribute(api, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device), 0);  // -1: there is only one
   }
-  (void)api.cuDriverGetVersion_(&found.driver_version);
   if (found.virtual_memory &&
       api.cuMemGetAllocationGranularity_(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS) {
     found.granularity = granularity;

@@ -14,12 +14,10 @@ namespace vt {
 struct CudaDevice {
   int ordinal = 0;
   std::string name;
-  Bytes total_bytes = 0;
   Bytes granularity = 0;  // smallest chunk
   bool virtual_memory = false;
   bool integrated = false;  // one memory for processor and GPU: moving data out frees nothing
   int host_node = -1;       // whose memory the driver says it can use in place, mapped like its own; -1 for none
-  int driver_version = 0;   // 13000 for 13.0
 };
 
 // Throws InvalidUse if there is no such device. `library`: see CudaApi::load.

@@ -8,6 +8,8 @@
 
 namespace vt::pages {
 
+constexpr Bytes kHuge = Bytes{2} << 20;  // what the processor maps by one entry
+
 inline void* pointer(Address at) { return reinterpret_cast<void*>(at); }
 
 int protection(Access access);

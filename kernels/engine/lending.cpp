@@ -11,6 +11,7 @@ bool Lending::possible(const Range& range) const {
 bool Lending::lend(const void* address, const void* memory, Bytes bytes) {
   if (drained_) return false;
   Call call(mutex_, ground_);
+  if (ground_.detached) return false;  // nobody would bring it back before an operation
   Range* const range = ranges_.find_live(address);
   if (range == nullptr || range->base != reinterpret_cast<Address>(address) || range->bytes != bytes) return false;
   pins_.forget(*range);

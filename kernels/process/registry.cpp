@@ -15,7 +15,8 @@ using List = std::vector<Engine*>;
 std::mutex g_mutex;                             // taken before any engine's lock; only to change the lists
 std::vector<std::unique_ptr<Engine>>* g_all = new std::vector<std::unique_ptr<Engine>>;  // never destroyed
 std::vector<std::unique_ptr<const List>>* g_lists = new std::vector<std::unique_ptr<const List>>;
-std::atomic<const List*> g_open{nullptr};       // engines that still own addresses
+const List g_none;
+std::atomic<const List*> g_open{&g_none};       // engines that still own addresses
 std::atomic<Engine*> g_current{nullptr};
 std::atomic<bool> g_child{false};
 
@@ -43,10 +44,10 @@ void after_fork(bool in_child) {
 
 Engine* current_engine() noexcept { return g_current.load(std::memory_order_acquire); }
 
+const std::vector<Engine*>& open_engines() noexcept { return *g_open.load(std::memory_order_acquire); }
+
 Engine* engine_of(const void* address) noexcept {
-  const List* open = g_open.load(std::memory_order_acquire);
-  if (open == nullptr) return nullptr;
-  for (Engine* engine : *open) {
+  for (Engine* engine : open_engines()) {
     if (engine->contains(address)) return engine;
   }
   return nullptr;
@@ -75,9 +76,7 @@ void retire_current() {
 
 Progress progress() {
   Progress found;
-  const List* open = g_open.load(std::memory_order_acquire);
-  if (open == nullptr) return found;
-  for (Engine* engine : *open) {
+  for (Engine* engine : open_engines()) {
     found.steps += engine->inspect().steps();
     if (engine->inspect().busy()) found.busy = engine;
   }

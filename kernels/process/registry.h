@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "engine/engine.h"
 
@@ -14,6 +15,9 @@ namespace vt {
 Engine* current_engine() noexcept;
 // The engine whose window holds `address`, or nullptr.
 Engine* engine_of(const void* address) noexcept;
+
+// Those that still own addresses. The list stays as it is.
+const std::vector<Engine*>& open_engines() noexcept;
 
 // Takes ownership and makes the engine current. Engines are emptied, not destroyed: a thread may still be about
 // to ask one whether an address is its own.

@@ -1,7 +1,7 @@
 // The Python face of the native core: the module files are the only ones of kernels/ that know Python objects.
 //
 // Covers: starting and stopping the product's engine, the primitives by address. module_planning.cpp has traces and plans,
-// module_parts.cpp single parts for the tests, module_figures.cpp what all three share.
+// module_parts.cpp single parts and module_probing.cpp this engine for the tests, module_figures.cpp what all share.
 // Leaves: argument checking for people (vtensor/session/enabling.py and vtensor/settings/config.py).
 
 #include "process/fault_handler.h"
@@ -34,27 +34,17 @@ void bind_product(py::module_& m) {
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("spill_dir"), py::arg("policy"),
       py::arg("granularity"), py::arg("leaving"), py::arg("raise_oversize"), py::arg("link"), py::arg("min_size"),
       py::arg("observe_always"));
-  // In the place of start(), for tests: torch's tensors on an ordered device whose copies happen late.
   m.def(
-      "start_late",
-      [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& policy, Bytes min_size, std::uint32_t seed,
-         bool places, const std::string& leaving, bool strict) {
-        if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
-        adopt(make_late_engine(budget_chunks, chunk, host, policy, leaving, seed, places, strict));
-        set_current_stream([](Engine& engine) { return engine.streams()->lane(nullptr); });
-        attach_torch(min_size, true);
+      "stop",
+      [] {
+        Engine* engine = current_engine();
+        if (engine == nullptr) return;  // never started, or stopped already
+        engine->detach();
+        stop_seeing(*engine);
+        detach_torch();
+        retire_current();
       },
-      py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("min_size"), py::arg("seed"),
-      py::arg("places") = false, py::arg("leaving") = "copy", py::arg("strict") = false);
-  m.def("late_complaints", [] { return late_complaints(); });
-  m.def("stop", [] {
-    Engine* engine = current_engine();
-    if (engine == nullptr) return;  // never started, or stopped already
-    engine->detach();
-    stop_seeing(*engine);
-    detach_torch();
-    retire_current();
-  });
+      Unlocked());
   m.def(
       "resize",
       [](std::size_t chunks) {
@@ -90,14 +80,6 @@ void bind_product(py::module_& m) {
     reset_unmanaged_peak();
   });
   m.def("validate", [] { return current().inspect().validate(); }, Unlocked());
-  m.def(
-      "evict_all",
-      [] {
-        current().evict_all();
-        observe_if_pressed();
-      },
-      Unlocked());
-  m.def("observing", [] { return observing(); });
   m.def("pressed", [] { return current_engine() != nullptr && current_engine()->pressed(); });
   m.def("unmanaged", [] {
     const Unmanaged u = unmanaged();
@@ -155,7 +137,7 @@ void bind_product(py::module_& m) {
   m.def(
       "take_back",
       [](std::uintptr_t memory, Bytes bytes) {
-        if (Engine* engine = current_engine()) engine->lending().take_back(pointer(memory), bytes);
+        for (Engine* engine : open_engines()) engine->lending().take_back(pointer(memory), bytes);
       },
       Unlocked());
   // For doors.py: tensors that code in Python hands to kernels past torch's operations.
@@ -204,10 +186,12 @@ PYBIND11_MODULE(_vtensor_native, m) {
   vt::bind_turns(m);
   vt::bind_dlpack(m);
   vt::bind_spans(m);
-#ifdef VT_CUDA
-  vt::bind_cuda(m);
-#endif
   auto parts = m.def_submodule("parts", "Single parts of the core, for property tests.");
   vt::bind_parts(parts);
+  vt::bind_probing(parts);
   vt::bind_replay(parts);
+#ifdef VT_CUDA
+  vt::bind_cuda(m);
+  vt::bind_cuda_costs(parts);
+#endif
 }

@@ -43,6 +43,7 @@ Engine& current();
 inline const void* pointer(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
 
 void bind_parts(pybind11::module_& m);     // module_parts.cpp
+void bind_probing(pybind11::module_& m);   // module_probing.cpp
 void bind_remaking(pybind11::module_& m);  // module_remaking.cpp
 void bind_planning(pybind11::module_& m);  // module_planning.cpp
 void bind_replay(pybind11::module_& m);    // module_replay.cpp
@@ -51,5 +52,6 @@ void bind_turns(pybind11::module_& m);     // module_turns.cpp
 void bind_dlpack(pybind11::module_& m);    // module_dlpack.cpp
 void bind_spans(pybind11::module_& m);     // module_spans.cpp
 void bind_cuda(pybind11::module_& m);      // module_cuda.cpp, where torch was built with CUDA
+void bind_cuda_costs(pybind11::module_& m);  // module_cuda_costs.cpp, as well
 
 }  // namespace vt

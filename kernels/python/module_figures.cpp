@@ -23,7 +23,7 @@ MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_
                        const std::string& policy, const std::string& granularity, const std::string& leaving, bool raise_oversize,
                        double link, bool injectable) {
   const EngineConfig config = config_of(budget_chunks, policy, granularity, leaving, raise_oversize);
-  // Files and links have times of their own, which computing can hide; between memory and memory there are only processors.
+  // A file's copies are system calls, which a lane's thread makes; what goes from memory to memory takes processors.
   const Team team = spill_dir.empty() ? computing_team() : nullptr;
   std::unique_ptr<Driver> driver = std::make_unique<HostDriver>(chunk_bytes, link, team);
   InjectDriver* inject = nullptr;
@@ -102,8 +102,6 @@ py::dict to_dict(const Snapshot& shot) {
   d["slots_peak"] = shot.slots_peak;
   d["moved_out"] = shot.moved_out;
   d["moved_in"] = shot.moved_in;
-  d["copies_out"] = shot.copies_out;
-  d["copies_in"] = shot.copies_in;
   d["allocations"] = c.allocations;
   d["reused"] = c.reused;
   d["remaps"] = c.remaps;

@@ -1,6 +1,6 @@
 // What can be made again.
 //
-// Covers: seeing, dropping and comparing, by address; what verifying found.
+// Covers: which operations are seen; what verifying found.
 // Leaves: all of it to torch_seen.h and engine/remake.h.
 
 #include <map>
@@ -28,26 +28,6 @@ void bind_remaking(py::module_& m) {
         see(current(), known.at(what), verify);
       },
       py::arg("what"), py::arg("verify") = false, Unlocked());
-  // Drops what of a tensor can be.
-  m.def(
-      "drop",
-      [](std::uintptr_t a) {
-        Range* range = current().find(pointer(a));
-        if (range == nullptr) return;
-        const PlannedMove all{range, range->serial, 0, range->chunks};
-        current().remake().drop({&all, 1});
-      },
-      Unlocked());
-  m.def(
-      "drop_all",
-      [] {
-        std::vector<PlannedMove> all;
-        current().living([&](std::span<Range* const> live) {
-          for (Range* range : live) all.push_back({range, range->serial, 0, range->chunks});
-        });
-        current().remake().drop(all);
-      },
-      Unlocked());
   // By operator: how often what it made was the same and was not, how often it was not seen, and why.
   m.def("verified", [] {
     py::list found;

@@ -3,8 +3,6 @@
 // Covers: asking and moving, by what torch knows a tensor by (`Tensor._cdata`).
 // Leaves: which tensors (vtensor/session/shelves.py), all else to torch_shelves.h.
 
-#include <algorithm>
-
 #include "python/module.h"
 #include "torch/torch_shelves.h"
 
@@ -27,14 +25,6 @@ void bind_shelves(py::module_& m) {
         put_on_shelf(tensors);
       },
       py::call_guard<py::gil_scoped_release>());
-  // How many there are, for tests.
-  m.def("shelves", [] {
-    std::ptrdiff_t count = 0;
-    current().living([&](std::span<Range* const> live) {
-      count = std::count_if(live.begin(), live.end(), [](const Range* range) { return range->tenants.load() != 0; });
-    });
-    return count;
-  });
 }
 
 }  // namespace vt

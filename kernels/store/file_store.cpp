@@ -88,7 +88,7 @@ class FileStore final : public HostStore {
     if (in_child) {
       if (pipe_[0] >= 0) close(pipe_[0]);
       inherited_ = static_cast<SlotId>(state_.size());
-      own_ = make_ram_store(slot_bytes(), capacity() * slot_bytes());
+      own_ = store_of_a_child();
       return;
     }
     if (pipe_[1] >= 0) close(pipe_[1]);
@@ -103,6 +103,17 @@ class FileStore final : public HostStore {
   }
 
  private:
+  // As many slots as addresses can be had for: where they are limited, a disk's size may be more than that.
+  std::unique_ptr<HostStore> store_of_a_child() const {
+    for (std::size_t slots = capacity(); slots > 0; slots /= 2) {
+      try {
+        return make_ram_store(slot_bytes(), slots * slot_bytes());
+      } catch (const InvalidUse&) {
+      }
+    }
+    fatal("a forked process has no room for the addresses of a single chunk");
+  }
+
   struct SlotState {
     bool taken = false;
     unsigned forks = 0;  // how many living forks froze it

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "device/host_file.h"
+#include "device/pages.h"
 
 namespace vt {
 
@@ -69,14 +70,13 @@ Status write_copy(const HostPlace& from, const HostPlace& to, Bytes bytes) {
 
 namespace {
 
-constexpr Bytes kHugePage = Bytes{2} << 20;
 constexpr Bytes kPinnedAtOnce = Bytes{256} << 20;  // pinning costs the device's driver milliseconds, whatever the size
 
 class RamStore final : public HostStore {
  public:
   RamStore(Bytes slot_bytes, std::size_t capacity, Pinning pinning)
       : HostStore(slot_bytes, capacity), bytes_(slot_bytes * capacity), pinning_(std::move(pinning)) {
-    const Bytes align = std::max(slot_bytes, kHugePage);
+    const Bytes align = std::max(slot_bytes, pages::kHuge);
     reserved_ = bytes_ + align;
     // NORESERVE: pages are taken as slots are first written, not now.
     void* raw = mmap(nullptr, reserved_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -86,7 +86,7 @@ class RamStore final : public HostStore {
     }
     raw_ = raw;
     base_ = (reinterpret_cast<Address>(raw) + align - 1) / align * align;
-    if (slot_bytes % kHugePage == 0) madvise(reinterpret_cast<void*>(base_), bytes_, MADV_HUGEPAGE);
+    if (slot_bytes % pages::kHuge == 0) madvise(reinterpret_cast<void*>(base_), bytes_, MADV_HUGEPAGE);
   }
 
   ~RamStore() override {

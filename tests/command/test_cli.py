@@ -15,6 +15,7 @@ import torch
 
 from vtensor.command import cli, doctor
 
+TRACE = Path(__file__).resolve().parents[2] / "traces" / "gpt2.npz"
 SCRIPT = """
 import sys, pickle, torch
 class Mine:
@@ -125,6 +126,7 @@ def test_workers_of_a_script_find_its_names(script: Path) -> None:
         (["run", "--budget", "1GiB", "--host", "1MiB", __file__], "less than one chunk of 2.00 MiB"),
         (["train.py", "--lr", "1"], "did you mean 'vtensor run --budget 4GiB train.py --lr 1'?"),
         (["run", "--budget", "1GiB", "/nowhere/train.py"], "cannot read the script"),
+        (["fit", str(TRACE)], "if it is a recorded trace, 'lgm fit"),
         (["run", "--budget", "1GiB", "-m", "no.such.module"], "no module named"),
         (["run", "--budget", "1GiB", "--device", "cuda", __file__], "no GPU"),
         (["run", "--save-trace", "/nowhere/t.npz", __file__], "there is no directory /nowhere"),

@@ -9,7 +9,7 @@ import pytest
 
 import lgm
 from lgm.records.units import format_seconds
-from vtensor.command.rehearsal import _differ
+from vtensor.command.fit import _differ
 
 from .test_cli import run
 

@@ -25,7 +25,7 @@ ELEMENTS = 8 * PAGE // 4
 
 def nothing_is_pinned() -> bool:
     module = native.load()
-    module.evict_all()
+    module.parts.evict_all()
     return module.snapshot()["held_chunks"] == 0 and module.validate() == ""
 
 

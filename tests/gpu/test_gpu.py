@@ -142,7 +142,7 @@ def test_an_address_that_was_given_away_stays() -> None:
         first = torch.full((2 * MIB,), 5.0, device="cuda")
         first.data_ptr()
         others = [torch.full((MIB,), float(i), device="cuda") for i in range(20)]
-        native.load().evict_all()
+        native.load().parts.evict_all()
         assert vtensor.residency(first).absent == 0
         assert vtensor.residency(others[0]).absent > 0
         assert float(first.sum()) == 5.0 * 2 * MIB

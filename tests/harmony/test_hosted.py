@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,33 @@ def test_weights_outlive_the_session() -> None:
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
     with torch.no_grad():
         next(model.parameters()).add_(1)
+
+
+def steps_after_the_session() -> None:
+    torch.manual_seed(0)
+    with vtensor.enabled("600KiB", chunk=PAGE, min_size=PAGE // 2, host="256MiB", policy="lru"):
+        model, batch, loss = gpt2()
+        other = copy.deepcopy(model)
+        one, two = (torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (model, other))
+        trainer = vtensor.Harmony(model, one, loss=loss, microbatches=2, optimizer_on="host")
+        data = [batch() for _ in range(3)]
+        trainer.step(data[0])
+    for step in data[1:]:
+        trainer.step(step)
+    for step in data:
+        accumulate(other, two, loss, cut(step, 2))
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q)
+        os.pwrite(os.memfd_create("weights"), p.detach().numpy(), 0)  # a system call finds it where it is
+
+
+def test_steps_after_the_session() -> None:
+    steps_after_the_session()
+
+
+def test_steps_after_a_session_on_an_ordered_device(late: bool) -> None:
+    """There nobody would see that a kernel reads what is not there."""
+    steps_after_the_session()
 
 
 def test_two_trainers_of_the_same_weights_take_turns(small: None) -> None:
@@ -315,6 +343,29 @@ def test_one_copy_of_the_weights_for_several_processes(tmp_path: Path) -> None:
     device = digests(tmp_path, 2, "device", "data_parallel")
     assert len(device) == 1
     assert digests(tmp_path, 2, "host", "data_parallel") == device
+
+
+FAILS = (
+    SCRIPT.partition("for step in range(3)")[0]
+    + """
+trainer.step(batch())
+if rank == 1:
+    def fail(*_): raise RuntimeError("one's own")
+    optimizer.step = fail
+try:
+    trainer.step(batch())
+except (RuntimeError, vtensor.HarmonyError) as error:
+    os.write(1, f"{rank}: {error}\\n".encode())
+os._exit(0)
+"""
+)
+
+
+def test_all_processes_are_told_when_one_cannot_update(tmp_path: Path) -> None:
+    done = torchrun(FAILS, tmp_path, 2, "host", "data_parallel", "")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "1: one's own" in done.stdout
+    assert "0: another process failed in its part of an update" in done.stdout
 
 
 @pytest.mark.long

@@ -177,7 +177,7 @@ finally:
         pytest.param("hook", "the loss needs more of layers than what they return", marks=pytest.mark.long),
         ("kept", "the loss needs more of layers than what they return"),
         pytest.param("raises", "from inside of a layer", marks=pytest.mark.long),
-        pytest.param("dies", "process 1 of the pipeline is gone", marks=pytest.mark.long),
+        pytest.param("dies", "process 1 is gone", marks=pytest.mark.long),
         pytest.param("lambda", "an argument of the layer layers.1 cannot go", marks=pytest.mark.long),
         pytest.param("loss", "the first process failed: ZeroDivisionError", marks=pytest.mark.long),
     ],

@@ -75,9 +75,9 @@ def test_what_leaves_by_dlpacks_table_is_known_to_have_left() -> None:
         t = torch.relu(x)
         twice = t * 2
         expected = twice.clone()
-        core.drop_all()
+        core.parts.drop_all()
         ctypes.memset(by_table(t), 0, t.nbytes)
-        core.drop_all()
+        core.parts.drop_all()
         assert torch.equal(twice, expected), "it was made again of what was written"
         assert not t.any(), "what was written is lost"
         assert core.validate() == ""

@@ -25,7 +25,7 @@ from vtensor.hooks.doors import address_of
 
 strict = sys.argv[1] == "strict"
 module = native.load()
-lifecycle._start = lambda c: module.start_late(
+lifecycle._start = lambda c: module.parts.start_late(
     c.budget_chunks, c.chunk, c.host, c.policy, c.min_size, 1, False, c.leaving, strict)
 vtensor.enable("32KiB", chunk=4096, min_size=1, host="64MiB", policy="lru")
 victim = torch.full((1024,), 7.0)

@@ -89,7 +89,6 @@ extern "C" {
 StandinCuda* standin_cuda() { return &g; }
 
 CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
-CUresult cuDriverGetVersion(int* version) { return *version = 13000, CUDA_SUCCESS; }
 CUresult cuGetErrorName(CUresult error, const char** name) {
   *name = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_STANDIN";
   return CUDA_SUCCESS;
@@ -97,7 +96,6 @@ CUresult cuGetErrorName(CUresult error, const char** name) {
 CUresult cuDeviceGetCount(int* count) { return *count = 1, CUDA_SUCCESS; }
 CUresult cuDeviceGet(CUdevice* device, int ordinal) { return *device = ordinal, CUDA_SUCCESS; }
 CUresult cuDeviceGetName(char* name, int bytes, CUdevice) { return std::strncpy(name, "Stand-in", bytes), CUDA_SUCCESS; }
-CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) { return *bytes = g.limit, CUDA_SUCCESS; }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute what, CUdevice) {
   *value = what == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? g.virtual_memory
            : what == CU_DEVICE_ATTRIBUTE_INTEGRATED                        ? g.integrated

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import vtensor
 from vtensor import native
@@ -180,3 +181,11 @@ def test_the_doctor_and_the_command_say_it_in_words(tmp_path: Path) -> None:
         )
         assert done.returncode == code and f"cannot be kept in {place}" in done.stdout + done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_torch_with_cuda_has_a_core_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its version does not say so: a Jetson's, or one's own build."""
+    monkeypatch.setattr(torch.version, "cuda", None)
+    without = native.library_path()
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert native.library_path() != without

@@ -119,7 +119,7 @@ def test_what_a_backward_makes_and_others_write_unseen_is_not_made_again(extensi
             extension.count_up(result)
             return result
 
-    drop_all = native.load().drop_all
+    drop_all = native.load().parts.drop_all
     with vtensor.enabled("64MiB", device="cpu", chunk=4096, min_size=1, recompute="only"):
         x = torch.ones(64, 64, requires_grad=True)
         Counted.apply(x).backward(torch.full((64, 64), 3.0))
@@ -133,7 +133,7 @@ def test_what_is_filled_by_others_is_not_made_again(extension: ModuleType) -> No
         found = [torch.zeros(64, 64), torch.ones(64, 64), torch.full((64, 64), 2.0)]
         for tensor in found:
             extension.count_up(tensor)
-        native.load().drop_all()
+        native.load().parts.drop_all()
         assert [float(tensor.mean()) for tensor in found] == [1.0, 2.0, 3.0]
 
 
@@ -185,7 +185,7 @@ def test_what_is_written_by_its_address_is_not_made_again(write: str) -> None:
             view = np.from_dlpack(_Capsule(torch.utils.dlpack.to_dlpack(written)))  # read-only, it says
             more = view + 1.0
             ctypes.memmove(view.ctypes.data, more.ctypes.data, view.nbytes)
-        native.load().drop_all()
+        native.load().parts.drop_all()
         assert (written == 3.0).all()
 
 

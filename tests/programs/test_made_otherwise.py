@@ -167,7 +167,7 @@ def compare(program: Callable[[Drop], Any]) -> None:
     torch.set_num_threads(2)
     plain = seeded(lambda: program(lambda: None))
     with seeing() as core:
-        assert same(seeded(lambda: program(core.drop_all)), plain)
+        assert same(seeded(lambda: program(core.parts.drop_all)), plain)
         assert core.validate() == ""
 
 
@@ -272,7 +272,7 @@ def test_another_thread_making_again_leaves_the_number_of_threads() -> None:
             torch.set_num_threads(threads)
             source = torch.randn(LARGE)
             made = source.mul(2)
-            core.drop_all()
+            core.parts.drop_all()
             ctypes.string_at(torch._C.TensorBase.data_ptr(made), 1)
         asked = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
         asked.start()
@@ -292,6 +292,6 @@ def test_small_arguments_of_many_operations_are_kept_once() -> None:
         before = resident()
         for _ in range(300):
             held.append(rows * small)
-            core.drop_all()
+            core.parts.drop_all()
         assert vtensor.memory_stats()["drops"] > 0
         assert resident() - before < 16 << 20

@@ -135,7 +135,7 @@ def emptying() -> Callable[[], None]:
     filler: list[torch.Tensor] = []
 
     def empty_the_device() -> None:
-        core.evict_all()
+        core.parts.evict_all()
         filler.clear()
         filler.extend(torch.full((CHUNK // 4,), 7000.0 + i) for i in range(BUDGET - 2))
 

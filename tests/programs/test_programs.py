@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import vtensor
+from vtensor import native
 from vtensor.planning.planner import wait_for_plan
 
 from ..identity import check_identity
@@ -79,9 +81,13 @@ def training(
 @pytest.mark.alone
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
-def test_training(model: str, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VTENSOR_OBSERVE", "always")
-    runs = check_identity(lambda: training(MODELS[model], OPTIMIZERS[optimizer]), (0.6, 0.3))
+def test_training(model: str, optimizer: str) -> None:
+    def program() -> Any:
+        if vtensor.is_enabled():
+            native.load().observe()
+        return training(MODELS[model], OPTIMIZERS[optimizer])
+
+    runs = check_identity(program, (0.6, 0.3))
     assert runs[-1]["evictions"] > 0
     assert runs[-1]["faults"] == 0, "an operation read what the observer had not brought"
 

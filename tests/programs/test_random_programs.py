@@ -106,16 +106,16 @@ def _disturb(m: Machine, x: torch.Tensor, y: torch.Tensor, n: int) -> None:
     core = native.load()
     match n % 8:
         case 0:
-            core.drop_all()
+            core.parts.drop_all()
         case 1:
-            core.evict_all()
+            core.parts.evict_all()
         case 2 if threading.current_thread() is threading.main_thread():
             _fork(x)
         case 3:
             with contextlib.suppress(MemoryError):
                 native.load().resize(max(m.budget + n - 15, 1))
         case _:
-            core.drop(address_of(x if n % 2 else y))
+            core.parts.drop(address_of(x if n % 2 else y))
 
 
 def _fork(x: torch.Tensor) -> None:

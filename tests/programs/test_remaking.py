@@ -34,8 +34,8 @@ def dropping() -> Callable[[], None]:
     core = native.load()
 
     def drop_everything() -> None:
-        core.drop_all()
-        core.evict_all()
+        core.parts.drop_all()
+        core.parts.evict_all()
 
     return drop_everything
 
@@ -120,7 +120,7 @@ def test_what_is_only_seen_otherwise_is_still_what_was_made(change: str) -> None
         core.see("all")
         torch.relu(x)
         y = getattr(torch.tanh(x), change)(*arguments)
-        core.drop_all()
+        core.parts.drop_all()
         assert vtensor.residency(y).dropped == 16
         assert torch.equal(y, expected)
 
@@ -149,7 +149,7 @@ def all_dropped_all_the_time() -> Iterator[None]:
         begun, made = time.perf_counter(), vtensor.memory_stats()["make_seconds"]
         while not over.wait(0.0005):
             if time.perf_counter() - begun >= 2 * (vtensor.memory_stats()["make_seconds"] - made):
-                core.drop_all()
+                core.parts.drop_all()
 
     thread = threading.Thread(target=drop)
     thread.start()

@@ -144,7 +144,9 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         module = native.load()
 
         def start(config: Any) -> None:
-            module.start_late(config.budget_chunks, config.chunk, config.host, config.policy, config.min_size, 1, False)
+            module.parts.start_late(
+                config.budget_chunks, config.chunk, config.host, config.policy, config.min_size, 1, False
+            )
 
         monkeypatch.setattr(lifecycle, "_start", start)
     yield

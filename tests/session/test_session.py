@@ -264,7 +264,7 @@ def test_live_handles_return_to_zero(everything: Callable[..., None]) -> None:
     tensors = [torch.full((PAGE,), float(i)) for i in range(6)]
     del tensors
     gc.collect()
-    module.evict_all()
+    module.parts.evict_all()
     shot = module.snapshot()
     assert shot["held_chunks"] == 0 and shot["slots_used"] == 0 and shot["ranges"] == 0
     assert shot["handles"]["mappings"] == shot["handles"]["host_mappings"] == shot["handles"]["copies"] == 0

@@ -73,7 +73,7 @@ def test_the_same_bits_on_an_ordered_device(late: bool) -> None:
         optimizer = OPTIMIZERS["adamw_foreach"](model.parameters())
         losses = train(model, optimizer, 6)
         if vtensor.is_enabled() and native.load().pressed():
-            assert native.load().shelves() > 0
+            assert native.load().parts.shelves() > 0
         return losses, model.state_dict(), optimizer.state_dict()
 
     check_identity(program, (0.6, 0.4), overdraw=not late)
@@ -107,7 +107,7 @@ def test_training_goes_on_after_the_session() -> None:
     model = network()
     optimizer = torch.optim.Adam(model.parameters())
     losses = train(model, optimizer, 4)
-    assert native.load().shelves() > 0
+    assert native.load().parts.shelves() > 0
     vtensor.disable()
     assert same(losses + train(model, optimizer, 4, first=4), expected)
 
@@ -119,18 +119,18 @@ def test_a_shelf_is_freed_with_the_last_on_it() -> None:
         optimizer = torch.optim.AdamW(model.parameters())
         train(model, optimizer, 2)
         core = native.load()
-        count = core.shelves()
+        count = core.parts.shelves()
         assert count > 0
         kept = next(model.parameters())
         value = kept.detach().clone()
         del model, optimizer
         gc.collect()
-        assert core.shelves() == 1
-        core.evict_all()
+        assert core.parts.shelves() == 1
+        core.parts.evict_all()
         assert torch.equal(kept, value)
         del kept, value
         gc.collect()
-        assert core.shelves() == 0
+        assert core.parts.shelves() == 0
         assert vtensor.memory_stats()["wanted_bytes.current"] == before
         assert core.validate() == ""
 
@@ -210,7 +210,7 @@ def test_a_plan_from_a_file_knows_tensors_by_their_sizes(tmp_path: Any) -> None:
     with vtensor.enabled(150 * PAGE, chunk=PAGE, min_size=1, plan=tmp_path / "plan.npz"):
         assert same(seeded(program), expected)
         assert native.load().pressed()
-        assert native.load().shelves() == 0
+        assert native.load().parts.shelves() == 0
         assert vtensor.memory_stats()["planned_iterations"] >= 3
 
 
@@ -243,11 +243,11 @@ def test_nothing_moves_while_other_threads_work() -> None:
         first, second = network(), network()
         train(first, torch.optim.AdamW(first.parameters()), 2)
         assert native.load().pressed()
-        assert native.load().shelves() == 0
+        assert native.load().parts.shelves() == 0
         stop.set()
         other.join()
         train(second, torch.optim.AdamW(second.parameters()), 2)
-        assert native.load().shelves() > 0
+        assert native.load().parts.shelves() > 0
 
 
 def test_what_the_step_did_not_write_stays() -> None:
@@ -256,7 +256,7 @@ def test_what_the_step_did_not_write_stays() -> None:
         frozen = [layer[0].weight.requires_grad_(False) for layer in list(model)[:8]]
         where = [address(p) for p in frozen]
         train(model, torch.optim.AdamW(model.parameters()), 2)
-        assert native.load().shelves() > 0
+        assert native.load().parts.shelves() > 0
         assert [address(p) for p in frozen] == where
 
 
@@ -265,7 +265,7 @@ def test_a_budget_that_gets_smaller_counts_as_it_is() -> None:
     vtensor.enable("600KiB")
     model = network()
     train(model, torch.optim.AdamW(model.parameters()), 2)
-    assert native.load().shelves() > 0
+    assert native.load().parts.shelves() > 0
 
 
 def test_the_example_in_the_docstring() -> None:

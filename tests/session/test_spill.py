@@ -68,3 +68,22 @@ def test_a_file_that_has_its_number_now_is_left_alone(tmp_path: Path, before: in
     assert "Bad file descriptor" in done.stdout + done.stderr
     if before == 2:
         assert "the program closed the file in spill_dir" in done.stdout
+
+
+FORKS = """
+import os, resource, sys, torch, vtensor
+vtensor.enable(16 * 4096, chunk=4096, min_size=1, host="1TiB", spill_dir=sys.argv[1])
+tensors = [torch.full((8192,), float(i)) for i in range(20)]
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (1 << 30),) * 2)
+child = os.fork()
+if child == 0:
+    os._exit(int(sum(float(t[0]) for t in tensors) != 190))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_where_addresses_are_limited(tmp_path: Path) -> None:
+    """A child has no part of the file, which may be larger than what it may address."""
+    done = subprocess.run([sys.executable, "-c", FORKS, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stdout == "0\n", done.stderr

@@ -1,5 +1,5 @@
 """The command ``vtensor``: its arguments (``cli``), what each of its commands does (``commands``).
 
-``launcher`` runs a script under a budget, ``rehearsal`` some iterations of one for ``vtensor fit``, ``doctor`` says
+``launcher`` runs a script under a budget, ``fit`` some iterations of one for ``vtensor fit``, ``doctor`` says
 what is here and what is missing.
 """

@@ -16,6 +16,7 @@ from lgm.fitting import GPUS, Numbers
 
 from .. import __version__
 from ..errors import VtensorError
+from ..settings.config import Device, Granularity, Oversize, Policy, Recompute
 from . import commands
 
 __all__ = ["main"]
@@ -56,7 +57,7 @@ _EPILOG = """\
 Environment: VTENSOR_BUDGET (the default budget), VTENSOR_DISABLE=1 (run as if vtensor were not there), VTENSOR_LOG=info
 (say what is done), VTENSOR_CACHE (where the compiled core is kept), CXX and CXXFLAGS (the compiler). For finding out
 what is wrong: VTENSOR_VERIFY=replay, VTENSOR_STRICT=1, VTENSOR_ANALYSIS=here; on a GPU VTENSOR_HOST_IN_PLACE=1,
-VTENSOR_INTEGRATED=1 (the README says what each does).
+VTENSOR_INTEGRATED=1 (docs/environment.md says what each does).
 """
 
 
@@ -86,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--device",
-        choices=["auto", "cpu", "cuda"],
+        choices=get_args(Device),
         default="auto",
         help="whose tensors (default: auto, which is cuda where torch sees a GPU, else cpu)",
     )
@@ -103,14 +104,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--spill-dir", metavar="DIR", help="keep absent data in a file here instead of in RAM")
     run.add_argument(
         "--policy",
-        choices=["plan", "lru", "size_staleness", "delta"],
+        choices=get_args(Policy),
         default="plan",
         help="who leaves: by a plan made from recorded iterations; the longest unused; the largest bytes x staleness; "
         "delta: as size_staleness, and each is copied or dropped, whichever is quicker (default: plan)",
     )
     run.add_argument(
         "--recompute",
-        choices=["auto", "never", "only"],
+        choices=get_args(Recompute),
         default="auto",
         help="whether plans make again what is cheaper than to copy; only: nothing is copied (default: auto)",
     )
@@ -120,13 +121,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--watch", action="store_true", help="say on stderr what iterations do, while they do it")
     run.add_argument(
         "--granularity",
-        choices=["chunk", "tensor"],
+        choices=get_args(Granularity),
         default="chunk",
         help="what leaves: as many chunks as are needed, or whole tensors (default: chunk)",
     )
     run.add_argument(
         "--oversize",
-        choices=["borrow", "raise"],
+        choices=get_args(Oversize),
         default="borrow",
         help="an operation that needs more than the budget uses host memory in place, slowly, or raises "
         "(default: borrow)",
@@ -140,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         help="answer for this device too, by arithmetic from the times of a processor (--device cpu)",
     )
     fit.add_argument("--numbers", choices=get_args(Numbers), help="what --gpu computes in (default: fp32)")
-    fit.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="as in 'vtensor run'")
+    fit.add_argument("--device", choices=get_args(Device), default="auto", help="as in 'vtensor run'")
     fit.add_argument("--chunk", metavar="SIZE", help="as in 'vtensor run'")
     fit.add_argument("--min-size", metavar="SIZE", help="as in 'vtensor run'")
     fit.add_argument("--save-trace", metavar="FILE", help="write the iteration that is answered for")

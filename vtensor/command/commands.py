@@ -57,7 +57,7 @@ def fit(options: argparse.Namespace) -> int:
     from ..session import lifecycle
     from ..settings.available import budget_of_its_own, free_memory
     from ..settings.config import which_device
-    from .rehearsal import Rehearsal
+    from .fit import Rehearsal
 
     _check_script(options)
     _check_can_write(options, "save_trace")
@@ -104,6 +104,8 @@ def _check_script(options: argparse.Namespace) -> None:
     script = script_of(options)
     if script and script[0] != "-" and not Path(script[0]).exists():
         raise ConfigError(f"cannot read the script {script[0]!r}: there is no such file")
+    if script and Path(script[0]).suffix == ".npz":
+        raise ConfigError(f"{script[0]!r} is no script; if it is a recorded trace, 'lgm fit {script[0]}' looks into it")
 
 
 def script_of(options: argparse.Namespace) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,13 +27,15 @@ class Turns:
     """
 
     def __init__(self, arguments: list[str], checkout: Path | None = None) -> None:
+        # No pipe: nobody empties it, and a full one would stop the process.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (as long as this lives)
         self.process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=checkout,
             env=None if checkout is None else {**os.environ, "PYTHONPATH": str(checkout)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
         )
         self.listen()
@@ -44,8 +47,9 @@ class Turns:
             if line.startswith("{"):
                 message: dict[str, Any] = json.loads(line)
                 return message
-        assert self.process.stderr is not None
-        raise VtensorError(f"a demo process ended early:\n{self.process.stderr.read()[-3000:]}")
+        self.process.wait()
+        self._errors.seek(0)
+        raise VtensorError(f"a demo process ended early:\n{self._errors.read().decode(errors='replace')[-3000:]}")
 
     def go(self) -> None:
         assert self.process.stdin is not None
@@ -126,7 +130,7 @@ def demo(fraction: float, steps: int) -> int:
 
         from .workloads import WORKLOADS
     except ImportError as error:
-        raise ConfigError(f"the demo needs {error.name}; install it with: pip install 'vtensor[torch,demo]'") from None
+        raise ConfigError(f"the demo needs {error.name}: pip install transformers scikit-learn rich") from None
     from .. import native
 
     native.load()  # so that a first build is seen, and not hidden in a worker

@@ -6,7 +6,6 @@ Leaves: everything a session is on any device (``session``).
 
 from __future__ import annotations
 
-import os
 from types import ModuleType
 
 from ..errors import ConfigError
@@ -31,9 +30,7 @@ def start_cpu(module: ModuleType, config: Config) -> None:
             min_size=config.min_size,
             # The operation that first exceeds the budget is not seen otherwise, and could not be refused; what was
             # never seen could not be made again.
-            observe_always=config.oversize == "raise"
-            or config.leaving != "copy"
-            or os.environ.get("VTENSOR_OBSERVE") == "always",
+            observe_always=config.oversize == "raise" or config.leaving != "copy",
         )
     except module.InvalidUse as error:
         raise ConfigError(str(error)) from None

@@ -160,7 +160,7 @@ def cupy_allocator() -> Callable[[int], Any]:
     """
     if _pool is None:
         raise UnsupportedDeviceError(
-            "there is no pool to share: vtensor must be enabled on a GPU, with CuPy installed (vtensor[cuda12] or "
-            "vtensor[cuda13])"
+            "there is no pool to share: vtensor must be enabled on a GPU, with CuPy installed (pip install "
+            "cupy-cuda13x, or cupy-cuda12x)"
         )
     return _pool.allocate

@@ -5,7 +5,7 @@ is the budget, an allocator for CuPy.
 Leaves: what the core does with chunks (``kernels/cuda/driver_cuda.h``). Never called by the core: Python under its lock
 could deadlock with torch's own, and costs tens of microseconds.
 
-CuPy is an extra (``vtensor[cuda13]``). Without it the core makes its chunks itself, and CuPy has nothing to share.
+CuPy is an extra (``cupy-cuda13x``). Without it the core makes its chunks itself, and CuPy has nothing to share.
 """
 
 from __future__ import annotations

@@ -28,12 +28,12 @@ from ..session.lifecycle import active_config, is_enabled
 from ..settings.config import format_bytes
 from .host_memory import HostMemory
 from .neighbours import Neighbours
+from .packs import COPIES
 from .whole import share_state
 
 __all__ = ["Hosted", "Where", "where_to_update"]
 
 Where = Literal["auto", "device", "host"]
-_COPIES = 4  # weights, gradients, two states
 
 
 class Hosted:
@@ -90,7 +90,13 @@ class Hosted:
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
-        """Around a step of the optimizer: what has a gradient is in the host's memory, if it can be."""
+        """Around a step of the optimizer: what has a gradient is in the host's memory, if it can be.
+
+        Raises
+        ------
+        HarmonyError
+            If another process could not update its part.
+        """
         kept = [(p, p.data, p.grad) for p in self._homes if p.grad is not None and p.grad.layout == torch.strided]
         moved: list[torch.Tensor] = []
         with _unmanaged():
@@ -107,13 +113,18 @@ class Hosted:
                 self._put_back(kept)
                 for p in moved:  # as far as the optimizer came, and not a part of each
                     self._lend(p)
+                self._all_came(so_far=False)  # the others wait for this one's part
                 raise
             else:
                 self._put_back(kept)
-        if self._neighbours is not None:
-            self._neighbours.mail.barrier()
+        complete = self._all_came(so_far=True)
         for p, _, _ in kept:
             self._lend(p)
+        if not complete:
+            raise HarmonyError("another process failed in its part of an update; what it printed says why")
+
+    def _all_came(self, *, so_far: bool) -> bool:
+        return self._neighbours is None or self._neighbours.agree([so_far])[0]
 
     @staticmethod
     def _put_back(kept: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:
@@ -208,5 +219,5 @@ def where_to_update(asked: Where, parameters: Iterable[torch.Tensor], *, shared:
         return asked
     config = active_config()
     matters = shared or config.device != "cpu" or config.spill_dir or config.link
-    fits = _COPIES * sum(p.nbytes for p in parameters if p.requires_grad) <= config.budget
+    fits = COPIES * sum(p.nbytes for p in parameters if p.requires_grad) <= config.budget
     return "device" if matters or fits else "host"

@@ -62,7 +62,7 @@ class Mail:
     def __init__(self, group: Any) -> None:
         if not distributed.is_available() or not distributed.is_initialized():
             raise ConfigError(
-                "pipeline= needs torch.distributed.init_process_group() first, in processes that torchrun started"
+                "several processes need torch.distributed.init_process_group() first, and torchrun to start them"
             )
         ranks = group
         if not isinstance(group, list):
@@ -145,10 +145,6 @@ class Mail:
         distributed.broadcast_object_list(values, group=self._group, group_src=source)
         return values[0]
 
-    def barrier(self) -> None:
-        """Wait until all have called it."""
-        distributed.barrier(group=self._group)
-
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum of all processes' tensors. A collective: all must call it."""
         total = torch.from_numpy(values.detach().cpu().numpy().copy())
@@ -210,4 +206,4 @@ class Mail:
 
 
 def _gone(rank: int) -> HarmonyError:
-    return HarmonyError(f"process {rank} of the pipeline is gone; what it printed says why")
+    return HarmonyError(f"process {rank} is gone; what it printed says why")

@@ -14,7 +14,7 @@ from torch import nn
 from ..logs import log
 from ..session.lifecycle import active_config, is_enabled
 from ..settings.config import format_bytes
-from .packs import cut_evenly, pack
+from .packs import COPIES, cut_evenly, pack
 from .stops import Order
 
 __all__ = ["Packing"]
@@ -22,7 +22,6 @@ __all__ = ["Packing"]
 # Of the budget, what weights, gradients and optimizer states of a pack may take: the next one's arrive while it
 # computes, and activations need their room.
 _PART = 1 / 4
-_COPIES = 4  # weights, gradients, two states: until states are there to be measured
 
 
 class Packing:
@@ -95,7 +94,7 @@ class Packing:
         total = 0
         for parameter in layer.parameters():
             states = self._optimizer.state.get(parameter) if self._states else None
-            copies = (_COPIES if self._states else _COPIES - 2) if parameter.requires_grad else 1
+            copies = (COPIES if self._states else COPIES - 2) if parameter.requires_grad else 1
             if states:
                 tensors = [s for s in states.values() if isinstance(s, torch.Tensor)]
                 total += sum(s.numel() * s.element_size() for s in tensors)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-__all__ = ["cut_evenly", "pack"]
+__all__ = ["COPIES", "cut_evenly", "pack"]
+
+COPIES = 4  # what a weight takes, times its bytes, until states can be measured: itself, its gradient, two states
 
 
 def pack(sizes: Sequence[float], limit: float) -> list[range]:

@@ -110,9 +110,10 @@ def library_path() -> Path:
 
     digest = hashlib.sha256(" ".join(flags()).encode())
     for source in sorted(sources_dir().glob("*/*.[ch]*")):
-        digest.update(source.name.encode() + source.read_bytes())
-    abi = int(torch.compiled_with_cxx11_abi())
-    tag = f"torch{torch.__version__}-{sys.implementation.cache_tag}-abi{abi}-{digest.hexdigest()[:16]}"
+        digest.update(f"{source.parent.name}/{source.name}".encode() + source.read_bytes())
+    # A torch built here or for a Jetson does not say by its version whether it was built with CUDA.
+    built = f"torch{torch.__version__}-cuda{torch.version.cuda or 'none'}-abi{int(torch.compiled_with_cxx11_abi())}"
+    tag = f"{built}-{sys.implementation.cache_tag}-{digest.hexdigest()[:16]}"
     return cache_dir() / tag / (_NAME + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
 
 

@@ -52,8 +52,9 @@ def memory_stats() -> dict[str, Any]:
     and ``used_bytes``; 0 without one), ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time,
     and not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying beside computing, and while waited for; the
     latter is ``wait_seconds`` by another name). ``copy_lanes``: whether copies move beside computing. On the CPU
-    without ``link`` and ``spill_dir`` they do not, because nobody but the threads that compute could move them; then
-    nothing is hidden, and what a plan brings back is moved when it is needed: a late arrival.
+    without ``link`` and ``spill_dir`` they do not, because the threads that compute move them (unless torch computes
+    with one thread, or with less than half of the processors); then nothing is hidden, and what a plan brings back is
+    moved when it is needed: a late arrival.
 
     Raises
     ------

@@ -10,15 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from ..logs import log, set_log_level
-from ..settings.config import Granularity, Oversize, Policy, Recompute, is_set
+from ..settings.config import Device, Granularity, Oversize, Policy, Recompute, is_set
 from . import lifecycle
 
-__all__ = ["Device", "disable", "enable", "enabled", "rehearsing"]
-
-Device = Literal["auto", "cpu", "cuda"]
+__all__ = ["disable", "enable", "enabled", "rehearsing"]
 
 _rehearsing = False  # 'vtensor fit' runs a script: its own words about budgets are not what is asked
 

@@ -21,6 +21,7 @@ from .available import budget_of_its_own, free_memory, host_store_of_its_own, ph
 
 __all__ = [
     "Config",
+    "Device",
     "Granularity",
     "Oversize",
     "Policy",
@@ -37,7 +38,8 @@ __all__ = [
 Policy = Literal["plan", "lru", "size_staleness", "delta"]
 Granularity = Literal["chunk", "tensor"]
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 2 << 20, 16 << 20  # what CUDA maps at least; DESIGN.md has what a mapping costs
-_CHUNKS = 1024  # at least, of a budget: a small GPU's tensors are small, and padding is lost
+_LEAST_CHUNKS = 1024  # of a budget: a small GPU's tensors are small, and padding is lost
+Device = Literal["auto", "cpu", "cuda"]
 Oversize = Literal["borrow", "raise"]
 Recompute = Literal["auto", "never", "only"]
 Leaving = Literal["copy", "cheaper", "drop"]
@@ -120,7 +122,7 @@ def is_verifying() -> bool:
 
 def which_device(asked: str) -> Literal["cpu", "cuda"]:
     """``"cpu"`` or ``"cuda"``."""
-    if asked not in ("auto", "cpu", "cuda"):
+    if asked not in get_args(Device):
         raise ConfigError(f"device={asked!r} is unknown; choose 'auto', 'cpu' or 'cuda'")
     if asked == "cpu":
         return "cpu"
@@ -181,7 +183,7 @@ def chunk_for(device: str, budget: int) -> int:
     """Bytes of a chunk where nobody says otherwise."""
     if device == "cpu":
         return _SMALLEST_CHUNK
-    fitting = 1 << max((budget // _CHUNKS).bit_length() - 1, 0)
+    fitting = 1 << max((budget // _LEAST_CHUNKS).bit_length() - 1, 0)
     return min(max(fitting, _SMALLEST_CHUNK), _LARGEST_CHUNK)
 
 
@@ -193,7 +195,7 @@ def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
 def make_config(
     budget: int | float | str | None = None,
     *,
-    device: str = "cpu",
+    device: str = "auto",
     chunk: int | str | None = None,
     min_size: int | str | None = None,
     host: int | str | None = None,
@@ -246,7 +248,7 @@ def make_config(
         raise ConfigError(f"spill_dir={str(spill_dir)!r} is not a directory; create it first")
     if host is not None:
         host_bytes = parse_bytes(host, "host")
-        if 0 < host_bytes < chunk_bytes:
+        if host_bytes < chunk_bytes:
             raise ConfigError(
                 f"host={host!r} is less than one chunk of {format_bytes(chunk_bytes)}: nothing could leave"
             )
@@ -285,7 +287,6 @@ def asked_again(active: Config, budget: int | float | str | None, given: dict[st
         If anything but the budget differs.
     """
     defaults = {name: p.default for name, p in inspect.signature(make_config).parameters.items()}
-    defaults["device"] = "auto"
     kept = {name: getattr(active, name) or None for name in given}
     merged: dict[str, Any] = {name: kept[name] if value == defaults[name] else value for name, value in given.items()}
     asked = make_config(active.budget if budget is None else budget, **merged)
