@@ -115,6 +115,22 @@ def test_workers_of_a_script_find_its_names(script: Path) -> None:
     assert done.stdout.count("[[0, 1, 4, 9], [16, 25, 36, 49]]") == 2
 
 
+def test_workers_send_back_objects_of_its_classes(script: Path) -> None:
+    script.write_text(
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "from dataclasses import dataclass\n"
+        "from multiprocessing import get_context\n"
+        "@dataclass\n"
+        "class Found:\n"
+        "    value: int\n"
+        "if __name__ == '__main__':\n"
+        "    with ProcessPoolExecutor(1, get_context('spawn')) as pool:\n"
+        "        print(pool.submit(Found, 3).result())\n"
+    )
+    done = run("run", "--budget", "8MiB", str(script))
+    assert done.stdout == "Found(value=3)\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

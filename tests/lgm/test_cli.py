@@ -75,7 +75,7 @@ def test_fit_says_what_it_assumes_and_takes_what_it_is_given(trace: str, capsys:
         assert ("assumed: copies at" in capsys.readouterr().out) == assumed
     recorded = str(ROOT / "traces" / "unet.npz")
     tables = []
-    for more in ([], ["--link", "1MB/s"], ["--batch", "2"]):
+    for more in ([], ["--link", "3GB/s"], ["--batch", "2"]):
         assert main(["fit", recorded, "--gpu", "gtx1650", *more]) == 0
         tables.append(capsys.readouterr().out.partition("with other memories")[2])
     assert tables[0] and tables[1] and tables[0] != tables[1]

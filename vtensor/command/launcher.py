@@ -135,7 +135,9 @@ def _new_main(path: str) -> ModuleType:
 
 def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes: Wishes) -> int:
     sys.argv[:] = argv
-    sys.modules["__main__"] = main  # for good: pickling and spawned workers look the script's names up there
+    # For good: pickling and spawned workers look the script's names up there. What workers send back was made in their
+    # __mp_main__, which multiprocessing takes for this process' __main__ when it is imported, as torch did before.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     process, managed = os.getpid(), is_enabled()  # VTENSOR_DISABLE may have kept it off
     journal = keep_journal() if managed and (wishes.report is not None or wishes.watch) else None
     if journal is not None and wishes.watch:
