@@ -18,16 +18,9 @@ def start_cpu(module: ModuleType, config: Config) -> None:
     """Start the core; :func:`stop_cpu` undoes it."""
     try:
         module.start(
-            budget_chunks=config.budget_chunks,
-            chunk=config.chunk,
-            host=config.host,
+            **config.core,
             spill_dir=config.spill_dir,
-            policy=config.policy,
-            granularity=config.granularity,
-            leaving=config.leaving,
-            raise_oversize=config.oversize == "raise",
             link=config.link,
-            min_size=config.min_size,
             # The operation that first exceeds the budget is not seen otherwise, and could not be refused; what was
             # never seen could not be made again.
             observe_always=config.oversize == "raise" or config.leaving != "copy",

@@ -15,7 +15,8 @@ from typing import Any
 from ..errors import ConfigError, UnsupportedDeviceError
 from ..hooks.strict import be_strict, is_strict
 from ..logs import log
-from ..settings.config import Config, format_bytes, is_set
+from ..settings.config import Config, format_bytes
+from ..settings.environment import is_set
 from .pools import DevicePool, make_device_pool
 
 __all__ = ["cupy_allocator", "fit_gpu", "lent_bytes", "look_at_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
@@ -86,14 +87,7 @@ def start_gpu(module: ModuleType, config: Config) -> None:
     lent = [] if _pool is None else _pool.lend(config.budget_chunks)
     try:
         module.start_cuda(
-            budget_chunks=config.budget_chunks,
-            chunk=config.chunk,
-            host=config.host,
-            policy=config.policy,
-            granularity=config.granularity,
-            leaving=config.leaving,
-            raise_oversize=config.oversize == "raise",
-            min_size=config.min_size,
+            **config.core,
             ordinal=config.ordinal,
             donated=lent,
             places=is_set("VTENSOR_HOST_IN_PLACE"),  # CUDA's own copies crash on it (DESIGN.md, "Ordered devices")

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..settings.config import is_set
+from ..settings.environment import is_set
 from .doors import address_of
 from .patches import replace
 

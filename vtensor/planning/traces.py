@@ -16,7 +16,7 @@ from typing import Any
 import lgm
 from lgm.errors import LgmError
 
-from ..settings.config import is_verifying
+from ..settings.environment import is_verifying
 from .planner import current, newest_plan
 from .recordings import make_recording
 from .speeds import flop_per_second

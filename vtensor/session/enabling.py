@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..logs import log, set_log_level
-from ..settings.config import Device, Granularity, Oversize, Policy, Recompute, is_set
+from ..settings.config import Device, Granularity, Oversize, Policy, Recompute
+from ..settings.environment import is_set
 from . import lifecycle
 
 __all__ = ["disable", "enable", "enabled", "rehearsing"]

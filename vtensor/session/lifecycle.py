@@ -35,7 +35,8 @@ from ..hooks.patches import restore
 from ..logs import log
 from ..planning.planner import current, start_planner, stop_planner
 from ..planning.plans import settings
-from ..settings.config import Config, asked_again, format_bytes, is_verifying
+from ..settings.config import Config, asked_again, format_bytes
+from ..settings.environment import is_verifying
 from . import watchdog
 from .adoption import say_what_is_older
 from .reserve import keep_free

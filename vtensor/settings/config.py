@@ -77,6 +77,20 @@ class Config:
         return self.budget // self.chunk
 
     @property
+    def core(self) -> dict[str, Any]:
+        """What the native core is started with on any device."""
+        return {
+            "budget_chunks": self.budget_chunks,
+            "chunk": self.chunk,
+            "host": self.host,
+            "policy": self.policy,
+            "granularity": self.granularity,
+            "leaving": self.leaving,
+            "raise_oversize": self.oversize == "raise",
+            "min_size": self.min_size,
+        }
+
+    @property
     def leaving(self) -> Leaving:
         """How leaves what no plan names."""
         if self.recompute == "only":
@@ -100,24 +114,6 @@ def parse_link(value: float | str | None) -> float:
         return units.parse_speed(value)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-
-
-def is_set(name: str) -> bool:
-    """Whether an environment variable says yes."""
-    return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
-
-
-def is_verifying() -> bool:
-    """Whether ``VTENSOR_VERIFY=replay``: nothing is dropped, and what would be is made again and compared.
-
-    Raises
-    ------
-    ConfigError
-        If it says something else.
-    """
-    if (asked := os.environ.get("VTENSOR_VERIFY", "")) in ("", "replay"):
-        return asked == "replay"
-    raise ConfigError(f"VTENSOR_VERIFY={asked} is unknown; there is 'replay' only")
 
 
 def which_device(asked: str) -> Literal["cpu", "cuda"]:

@@ -1,0 +1,30 @@
+"""Switches that are asked for from outside: ``docs/environment.md`` lists all.
+
+Covers: those that say yes, and what is verified. Leaves: variables that one module alone asks for, to it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import ConfigError
+
+__all__ = ["is_set", "is_verifying"]
+
+
+def is_set(name: str) -> bool:
+    """Whether an environment variable says yes."""
+    return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
+
+
+def is_verifying() -> bool:
+    """Whether ``VTENSOR_VERIFY=replay``: nothing is dropped, and what would be is made again and compared.
+
+    Raises
+    ------
+    ConfigError
+        If it says something else.
+    """
+    if (asked := os.environ.get("VTENSOR_VERIFY", "")) in ("", "replay"):
+        return asked == "replay"
+    raise ConfigError(f"VTENSOR_VERIFY={asked} is unknown; there is 'replay' only")
