@@ -247,6 +247,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # ... | head: whoever read has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except IsADirectoryError as error:
+        print(f"lgm: {error.filename2 or error.filename} is a directory; name a file", file=sys.stderr)
+        return 2
     except (LgmError, ValueError, OSError) as error:
         print(f"lgm: {error}", file=sys.stderr)
         return 2

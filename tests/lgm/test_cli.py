@@ -128,6 +128,8 @@ def test_every_heuristic_has_an_option_that_says_what_it_may_be(capsys: pytest.C
         (["analyze", "{trace}", "--budget", "many"], "not a size"),
         (["analyze", "{trace}", "--budget", "0.5", "--link", "fast"], "not a speed"),
         (["analyze", "nowhere.npz", "--budget", "0.5"], "no such file"),
+        (["show", str(ROOT)], "a directory; name a file"),
+        (["analyze", "{trace}", "--budget", "0.5", "--link", "2MB/s", "-o", str(ROOT)], "a directory; name a file"),
         (["validate", "{trace}"], "this is a trace, not a plan"),
         (["show", "{trace}", "--picture", "x.png"], "needs a plan"),
     ],

@@ -116,3 +116,13 @@ def test_gradients_end_one_where_nothing_is_accumulated() -> None:
         passes(marker, thread, 1)
     ended = [(marker.ends(thread, Rank.GRADIENTS), marker.ends(thread, Rank.BACKWARD)) for _ in range(4)]
     assert ended == [(False, True)] * 4
+
+
+def test_many_that_step_within_a_pass_end_one_together() -> None:
+    """One for each parameter, also where gradients are accumulated over passes without a step."""
+    marker, thread = Marker(), Optimizer()
+    for _ in range(5):
+        assert not marker.ends(thread, marker.rank_of_pass(True))
+        for _ in range(20):
+            marker.steps_within_a_pass()
+        assert marker.ends(thread, marker.rank_of_pass(True))

@@ -427,6 +427,30 @@ def test_backward_passes_mark_iterations_where_no_optimizer_does(program: Callab
     assert stats["planned_iterations"] >= 7, stats
 
 
+def test_optimizers_that_step_within_the_backward_pass() -> None:
+    """One for each parameter, as its gradient comes, so that gradients need no memory: the pass ends the iteration."""
+
+    def program() -> list[Any]:
+        net, losses = Net(), []
+        steppers = {p: torch.optim.AdamW([p], lr=1e-2) for p in net.parameters()}
+
+        def step(p: torch.Tensor) -> None:
+            steppers[p].step()
+            steppers[p].zero_grad()
+
+        for p in net.parameters():
+            p.register_post_accumulate_grad_hook(step)
+        for _ in range(10):
+            losses.append(loss := net(torch.randn(64, WIDTH)).square().mean())
+            loss.backward()
+            if vtensor.is_enabled():
+                wait_for_plan()
+        return [net.state_dict(), [stepper.state_dict()["state"] for stepper in steppers.values()], losses]
+
+    stats = check_identity(program, (0.4,), min_size=1)[-1]
+    assert stats["iterations"] == 10 and stats["planned_iterations"] >= 6
+
+
 def test_step_marks_iterations_where_no_optimizer_does() -> None:
     def whole() -> list[Any]:
         net = Net()

@@ -4,6 +4,8 @@ One optimizer marks them. Another takes over when that is gone, or has not stepp
 none was heard for a while, each backward pass ends one, until one is: a loop that accumulates gradients has a few of
 them before its first step.
 
+Optimizers that step within a backward pass, each when its gradient is there, end one together, when the pass ends.
+
 Covers: that choice.
 Leaves: hearing of steps, and what happens at the end of an iteration (``planner``).
 """
@@ -44,11 +46,23 @@ class Marker:
         self._turns = 0  # steps of the owner
         self._others = 0  # of others since its last
         self._rests = 0  # the most of those between two of its own
+        self._here = threading.local()  # .stepped: an optimizer did, within the pass under way
 
     @property
     def hears(self) -> bool:
         """Whether an iteration ended."""
         return self._owner is not None
+
+    def steps_within_a_pass(self) -> None:
+        """An optimizer stepped while gradients come, as one of many may, each when its own is there."""
+        self._here.stepped = True
+
+    def rank_of_pass(self, accumulated: bool) -> Rank:
+        """What the end of a backward pass counts as: the step of all optimizers that stepped within it, if any did."""
+        stepped, self._here.stepped = getattr(self._here, "stepped", False), False
+        if stepped:
+            return Rank.STEP
+        return Rank.BACKWARD if accumulated else Rank.GRADIENTS
 
     def ends(self, who: Any, rank: Rank = Rank.STEP) -> bool:
         """`who` made a step in this thread, or a pass: whether an iteration ends with it."""

@@ -106,12 +106,16 @@ class Planner:
         for listener in self.after_steps:
             with ours_only("something after an optimizer's step was left out"):
                 listener(optimizer)
-        self._iteration_ends(optimizer)
+        if torch._C._current_graph_task_id() == -1:
+            self._iteration_ends(optimizer)
+        else:
+            self._marker.steps_within_a_pass()
 
     def pass_ends(self, thread: Any, accumulated: bool) -> None:
         """A backward pass of the program came to its end, in this thread."""
+        rank = self._marker.rank_of_pass(accumulated)
         if not self._inside:
-            self._iteration_ends(thread, Rank.BACKWARD if accumulated else Rank.GRADIENTS)
+            self._iteration_ends(thread, rank)
 
     def _iteration_ends(self, who: Any, rank: Rank = Rank.STEP) -> None:
         if not self._marked and self._marker.ends(who, rank):
