@@ -15,8 +15,7 @@ using List = std::vector<Engine*>;
 std::mutex g_mutex;                             // taken before any engine's lock; only to change the lists
 std::vector<std::unique_ptr<Engine>>* g_all = new std::vector<std::unique_ptr<Engine>>;  // never destroyed
 std::vector<std::unique_ptr<const List>>* g_lists = new std::vector<std::unique_ptr<const List>>;
-const List g_none;
-std::atomic<const List*> g_open{&g_none};       // engines that still own addresses
+std::atomic<const List*> g_open{nullptr};       // engines that still own addresses; nullptr before the first
 std::atomic<Engine*> g_current{nullptr};
 std::atomic<bool> g_child{false};
 
@@ -44,7 +43,10 @@ void after_fork(bool in_child) {
 
 Engine* current_engine() noexcept { return g_current.load(std::memory_order_acquire); }
 
-const std::vector<Engine*>& open_engines() noexcept { return *g_open.load(std::memory_order_acquire); }
+std::span<Engine* const> open_engines() noexcept {
+  const List* open = g_open.load(std::memory_order_acquire);
+  return open == nullptr ? std::span<Engine* const>{} : std::span<Engine* const>{*open};
+}
 
 Engine* engine_of(const void* address) noexcept {
   for (Engine* engine : open_engines()) {

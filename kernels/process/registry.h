@@ -5,7 +5,7 @@
 #pragma once
 
 #include <memory>
-#include <vector>
+#include <span>
 
 #include "engine/engine.h"
 
@@ -17,7 +17,7 @@ Engine* current_engine() noexcept;
 Engine* engine_of(const void* address) noexcept;
 
 // Those that still own addresses. The list stays as it is.
-const std::vector<Engine*>& open_engines() noexcept;
+std::span<Engine* const> open_engines() noexcept;
 
 // Takes ownership and makes the engine current. Engines are emptied, not destroyed: a thread may still be about
 // to ask one whether an address is its own.
