@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import lgm
+import lgm.fitting.fits
 from lgm.command.cli import main
 from lgm.records.units import format_bytes, format_seconds, format_speed, parse_bytes, parse_share, parse_speed
 
@@ -69,7 +70,10 @@ def test_show_simulate_and_fit_a_trace(trace: str, capsys: pytest.CaptureFixture
     assert "made again only" in told and "100%" not in told
 
 
-def test_fit_says_what_it_assumes_and_takes_what_it_is_given(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_says_what_it_assumes_and_takes_what_it_is_given(
+    trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lgm.fitting.fits, "SIZES", ())  # the GPU's own memory alone
     for speeds, assumed in ((["--link-in", "2MB/s"], True), (["--link-in", "2MB/s", "--link-out", "1MB/s"], False)):
         assert main(["fit", trace, *speeds]) == 0
         assert ("assumed: copies at" in capsys.readouterr().out) == assumed
