@@ -49,7 +49,7 @@ Status HostDriver::reserve(Bytes bytes, Address* base) {
   std::lock_guard lock(mutex_);
   if (bytes == 0 || bytes % chunk_bytes_ != 0) return illegal("reserve");
   Reservation made{bytes, nullptr, 0};
-  if (!reserve_aligned(bytes, std::max(chunk_bytes_, pages::kHuge), &made.raw, &made.raw_bytes, base)) {
+  if (!reserve_aligned(bytes, std::max(chunk_bytes_, kHuge), &made.raw, &made.raw_bytes, base)) {
     return failed("reserve");
   }
   reservations_.emplace(*base, made);
@@ -79,11 +79,11 @@ Status HostDriver::set_capacity(std::size_t chunks) {
     const Bytes bytes = more * chunk_bytes_;
     Reservation home{bytes, nullptr, 0};
     Address base = 0;
-    if (!reserve_aligned(bytes, std::max(chunk_bytes_, pages::kHuge), &home.raw, &home.raw_bytes, &base)) {
+    if (!reserve_aligned(bytes, std::max(chunk_bytes_, kHuge), &home.raw, &home.raw_bytes, &base)) {
       return failed("set_capacity");
     }
     // Huge pages cut first-touch cost to a quarter and keep a move at a few microseconds. Advice only.
-    if (chunk_bytes_ % pages::kHuge == 0) madvise(pointer(base), bytes, MADV_HUGEPAGE);
+    if (chunk_bytes_ % kHuge == 0) madvise(pointer(base), bytes, MADV_HUGEPAGE);
     homes_.push_back(home);
     for (std::size_t i = more; i-- > 0;) unused_.push_back(static_cast<ChunkId>(chunks_.size() + i));
     for (std::size_t i = 0; i < more; ++i) chunks_.push_back({.home = base + i * chunk_bytes_, .last_copy = {}});

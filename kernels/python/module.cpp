@@ -8,7 +8,6 @@
 #include "iteration/managed.h"
 #include "python/module.h"
 #include "process/registry.h"
-#include "iteration/thread_state.h"
 #include "torch/torch_bridge.h"
 #include "torch/torch_observer.h"
 #include "torch/torch_seen.h"

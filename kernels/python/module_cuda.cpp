@@ -1,7 +1,6 @@
 // The Python face of the CUDA device. See module.h. Compiled only against a torch that was built with CUDA.
 
 #include <algorithm>
-#include <chrono>
 
 #include "cuda/cuda_slab.h"
 #include "cuda/driver_cuda.h"
