@@ -11,7 +11,7 @@ import torch
 
 import vtensor
 from vtensor import native
-from vtensor.planning.planner import wait_for_plan
+from vtensor.planning.current_planner import wait_for_plan
 
 from .record import Row, write
 

@@ -58,6 +58,7 @@ ROOMS = {  # the modules of each package of vtensor/
         {"background", "marker", "recordings"},
         {"journal", "speeds", "analysis", "plans"},
         {"planner"},
+        {"current_planner"},
         {"traces", "__init__"},
     ],
     "hooks": [{"patches"}, {"doors", "foreach", "passes"}, {"compiled", "strict"}, {"__init__"}],

@@ -13,7 +13,7 @@ from __future__ import annotations
 from .devices.gpu import cupy_allocator
 from .errors import BuildError, ConfigError, HarmonyError, NotEnabledError, UnsupportedDeviceError, VtensorError
 from .harmony import Harmony
-from .planning.planner import step
+from .planning.current_planner import step
 from .planning.traces import record, save_trace
 from .primitives import Residency, VTensor, adopt, merge, residency, salloc, split
 from .reports.profile_tracks import tracks

@@ -23,7 +23,7 @@ from lgm.bounds import least_seconds_in_windows
 from lgm.iteration import analyze_lifetimes
 from vtensor import native
 from vtensor.devices.gpu import lent_bytes
-from vtensor.planning.planner import newest_plan
+from vtensor.planning.current_planner import newest_plan
 
 from ..record import Row
 from .kept import Kept

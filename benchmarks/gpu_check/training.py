@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import vtensor
-from vtensor.planning.planner import wait_for_plan
+from vtensor.planning.current_planner import wait_for_plan
 
 from .models import BLOCKS, Make
 from .ways import Way

@@ -16,6 +16,13 @@ namespace {
 
 CudaDriver* g_driver = nullptr;  // the current engine's; nullptr without one
 
+// Donated chunks that are not in use: their owner's again.
+std::vector<Address> unused_chunks() {
+  std::vector<Address> homes;
+  while (const Address home = g_driver->take_back()) homes.push_back(home);
+  return homes;
+}
+
 // Fewer chunks for the engine: what it let go of is its owner's again. As many as can be had now.
 std::vector<Address> give_chunks_back(std::size_t chunks) {
   std::vector<Address> given;
@@ -67,16 +74,20 @@ void bind_cuda(py::module_& m) {
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("granularity"),
       py::arg("leaving"), py::arg("raise_oversize"), py::arg("min_size"), py::arg("ordinal"), py::arg("donated"),
       py::arg("places"), py::arg("strict"));
+  // Whether no tensor uses its chunks any more, and the donated ones that none does.
   m.def("stop_cuda", [] {
     py::gil_scoped_release unlocked;
+    std::pair<bool, std::vector<Address>> left{true, {}};
     Engine* engine = current_engine();
-    if (engine == nullptr) return true;
+    if (engine == nullptr) return left;
     engine->detach();  // throws if what is absent cannot come back; then nothing changed
     stop_seeing(*engine);
+    left.second = unused_chunks();
     g_driver = nullptr;
     detach_torch_cuda();
     retire_current();
-    return engine->drained();  // else live tensors still use its chunks
+    left.first = engine->drained();
+    return left;
   });
   // For vtensor/devices/pools.py.
   using Unlocked = py::call_guard<py::gil_scoped_release>;
@@ -85,11 +96,7 @@ void bind_cuda(py::module_& m) {
   m.def("donate", [](const std::vector<Address>& homes) {
     for (const Address home : homes) (void)g_driver->donate(home);
   });
-  m.def("unused_chunks", [] {  // donated, and not in use: their owner's again
-    std::vector<Address> homes;
-    while (const Address home = g_driver->take_back()) homes.push_back(home);
-    return homes;
-  });
+  m.def("unused_chunks", &unused_chunks);
   m.def("give_chunks_back", &give_chunks_back, py::arg("chunks"), Unlocked());
 }
 

@@ -225,7 +225,10 @@ def backward_at(trace: Trace, chain: Chain, blocks: Ints) -> Ints:
 
 
 def _beside(trace: Trace, life: Lifetimes, chain: Chain, blocks: Ints) -> Floats:
-    """[n] Most bytes alive during backward of each block that are not left behind by a block."""
+    """[n] At most so many bytes are alive during backward of each block that are not left behind by a block.
+
+    What a block left behind counts here in the row that uses it last, too: on the safe side, by the largest of them.
+    """
     left = np.zeros(trace.operations + 1)
     np.add.at(left, trace.tensor_born[chain.waits], trace.chunks[chain.waits])
     died = trace.tensor_died[chain.waits]

@@ -122,7 +122,7 @@ def on_gpu(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", batch: int = 1, ch
     return replace(
         _without(there, there.tensor_bytes < there.chunk_bytes // 2),
         op_ns=np.round(seconds * 1e9).astype(np.int64),
-        meta={**trace.meta, "gpu": gpu.title, "numbers": numbers, "batch": f"{batch} x {trace.meta.get('batch', '')}"},
+        meta={**trace.meta, "gpu": gpu.title, "numbers": numbers, "batch": f"{batch} x {trace.meta.get('batch', 1)}"},
     )
 
 

@@ -18,7 +18,7 @@ from torch import nn
 import vtensor
 from vtensor import native
 from vtensor.native import chunk_ops
-from vtensor.planning.planner import wait_for_plan
+from vtensor.planning.current_planner import wait_for_plan
 
 from ..identity import check_identity
 from ..programs.test_programs import MODELS, OPTIMIZERS

@@ -19,6 +19,7 @@ class FakeGpu:
     """A core and the pool its chunks come from."""
 
     running = closed = False
+    trimmed: int | None = None  # chunks that were lent then
     InvalidUse, OutOfMemory = ValueError, MemoryError
 
     def __init__(self, *, tensors_live: bool) -> None:
@@ -27,12 +28,20 @@ class FakeGpu:
     def start_cuda(self, **_settings: Any) -> None:
         self.running = True
 
-    def stop_cuda(self) -> bool:
+    def stop_cuda(self) -> tuple[bool, list[int]]:
         was, self.running = self.running, False
-        return not (was and self.tensors_live)  # the second time it does not know any more
+        drained = not (was and self.tensors_live)  # the second time it does not know any more
+        return drained, self.lent[1:] if was else []
 
     def lend(self, chunks: int) -> list[int]:
-        return [PAGE] * chunks
+        self.lent = [PAGE * k for k in range(1, chunks + 1)]
+        return list(self.lent)
+
+    def take_back(self, addresses: list[int]) -> None:
+        self.lent = [address for address in self.lent if address not in addresses]
+
+    def trim(self) -> None:
+        self.trimmed = len(self.lent)
 
     def close(self) -> None:
         self.closed = True
@@ -67,6 +76,7 @@ def test_a_gpu_is_given_back(tensors_live: bool, multithreaded: bool, monkeypatc
         fresh(live=tensors_live)
         starts, stops = points_of(start), points_of(stop)
         assert core.closed != tensors_live
+        assert core.trimmed == (1 if tensors_live else None), "the device has back what no tensor uses"
         for point in starts:
             fresh(live=False)
             assert interrupted(start, point)

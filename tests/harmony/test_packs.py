@@ -149,3 +149,15 @@ def test_packs_of_the_process_that_has_the_least() -> None:
         assert len(packing.packs()) == 1
         packing.budget = 1 << 20
         assert len(packing.packs()) > 1
+
+
+def test_where_one_process_has_no_session_all_have_the_same_packs() -> None:
+    """They count collectives: those that have a budget must not cut by it."""
+    layers = [nn.Linear(8, 8) for _ in range(6)]
+    optimizer = torch.optim.SGD([p for layer in layers for p in layer.parameters()], 0.1)
+    packing = Packing(layers, optimizer, None, 1)
+    packing.budget = 0
+    without = packing.packs()
+    with vtensor.enabled("64MiB", chunk=4096, min_size=1):
+        assert len(Packing(layers, optimizer, None, 1).packs()) == 1
+        assert packing.packs() == without == [[layer] for layer in layers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import vtensor
 from lgm.helper import framed
 from lgm.iteration import analyze_lifetimes
 from vtensor import planning
-from vtensor.planning import analysis, traces
+from vtensor.planning import analysis, speeds, traces
 
 TRACE = Path(__file__).resolve().parent.parent.parent / "traces" / "unet.npz"
 
@@ -344,3 +346,68 @@ def test_training_is_planned_by_it_where_there_is_much_to_do(
             planning.wait_for_plan()
         assert vtensor.memory_stats()["planned_iterations"] > 0
         assert any(isinstance(answer, lgm.Plan) for answer in answers) == (few == 0)
+
+
+def test_a_process_is_begun_whatever_the_program_is_like(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths that are no strings in ``sys.path``, and more descriptors than select() takes."""
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere")])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    many = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        helper.prepare()
+        assert helper.works and pid(helper)
+    finally:
+        for descriptor in many:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_where_no_process_can_be_begun_it_is_said(
+    helper: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    helper.prepare()
+    helper.prepare()
+    assert not helper.works
+    assert [record.levelname for record in caplog.records if "plans" in record.message] == ["WARNING"]
+
+
+@pytest.mark.parametrize("policy", ["plan", "lru", "size_staleness", "delta"])
+def test_who_listens_is_told_whatever_the_policy(policy: str) -> None:
+    told = 0
+
+    def listen() -> None:
+        nonlocal told
+        told += 1
+
+    with vtensor.enabled("64MiB", chunk=4096, min_size=1, policy=policy):
+        planning.listen(partial(speeds.found_device, None))  # type: ignore[arg-type]  # it fails
+        planning.listen(listen)
+        net = nn.Linear(64, 64)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(3):
+            net(torch.ones(64, 64)).sum().backward()
+            optimizer.step()
+    assert told == 3
+
+
+def test_a_plan_that_is_outdated_while_it_is_handed_over_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    with vtensor.enabled("1MiB", chunk=4096, min_size=1):
+        planner = planning.current()
+        installed = []
+
+        def forget_meanwhile() -> None:
+            installed.append(planner.module.plan_counters()["installed"])
+            planner.forget_plans()
+
+        device = lgm.Device(planner.config.budget_chunks, 1e9, 1e9)
+        before = planner.module.plan_counters()
+        assert planner._hand_over(device, lambda: None)
+        planner._forgotten_when_begun = planner._forgotten
+        forgets = []
+        monkeypatch.setattr(planner.module, "forget_plans", lambda: forgets.append(1), raising=False)
+        assert not planner._hand_over(device, forget_meanwhile)
+        assert installed == [before["installed"]]
+        assert len(forgets) == 2  # by who changed the budget, and once more for what came after that
+        assert not planner._hand_over(device, lambda: pytest.fail("nobody asks for it"))

@@ -21,7 +21,8 @@ import lgm
 import vtensor
 from lgm.fitting import GPUS, on_gpu
 from vtensor import native, planning
-from vtensor.planning.planner import Planner, wait_for_plan
+from vtensor.planning.current_planner import wait_for_plan
+from vtensor.planning.planner import Planner
 from vtensor.planning.recordings import make_recording
 
 from ..identity import PAGE, check_identity, leaves, same, seeded

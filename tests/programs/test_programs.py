@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vtensor
 from vtensor import native
-from vtensor.planning.planner import wait_for_plan
+from vtensor.planning.current_planner import wait_for_plan
 
 from ..identity import check_identity
 

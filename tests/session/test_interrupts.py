@@ -40,7 +40,7 @@ def as_torch_has_it() -> dict[str, Any]:
         "faulthandler": faulthandler.enable,
         "hooks": list(hooks.values()),
         "threads": [t.name for t in threading.enumerate() if t.name.startswith("vtensor")],
-        "planner": planning.planner._planner,
+        "planner": planning.current_planner._planner,
         "enabled": vtensor.is_enabled(),
     }
 

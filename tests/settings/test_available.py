@@ -44,10 +44,11 @@ def test_a_disk_is_where_files_take_no_memory(monkeypatch: pytest.MonkeyPatch, t
     found = spill_directory()
     assert found is None or os.access(found, os.W_OK)
     read = Path.read_text
-    disk, ram = tmp_path / "disk", tmp_path / "ram"
+    disk, ram = tmp_path / "a disk", tmp_path / "ram"
     for folder in (disk, ram):
         folder.mkdir()
-    mounts = f"none / tmpfs rw 0 0\nx {disk} ext4 rw 0 0\ny {ram} tmpfs rw 0 0\n"
+    at = str(disk).replace(" ", "\\040")
+    mounts = f"none / tmpfs rw 0 0\nx {at} ext4 rw 0 0\ny {ram} tmpfs rw 0 0\n"
     monkeypatch.setattr(Path, "read_text", lambda self: mounts if str(self) == "/proc/mounts" else read(self))
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(disk))
     assert spill_directory() == str(disk)

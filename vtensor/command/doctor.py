@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import platform
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from ..devices.gpu import look_at_gpu
 from ..devices.surroundings import look_around
 from ..errors import BuildError, UnsupportedDeviceError, VtensorError
 from ..native.cuda_headers import cuda_include
-from ..settings.available import physical_memory
+from ..settings.available import physical_memory, processors
 from ..settings.config import format_bytes
 
 __all__ = ["examine", "report"]
@@ -62,7 +61,7 @@ def _kernel() -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    yield "memory", True, f"{format_bytes(physical_memory())} of RAM, {os.cpu_count()} cores"
+    yield "memory", True, f"{format_bytes(physical_memory())} of RAM, {processors()} cores"
 
 
 def _torch() -> Iterator[Finding]:

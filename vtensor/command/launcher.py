@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from lgm.reports.page import write_page
 
 from ..errors import ConfigError
+from ..planning.current_planner import keep_journal, newest_plan
 from ..planning.journal import Journal
-from ..planning.planner import keep_journal, newest_plan
 from ..planning.traces import recorded_trace, save_trace, size_of, write_if_possible
 from ..reports.stats import memory_stats, memory_summary
 from ..session.lifecycle import active_config, end, is_enabled

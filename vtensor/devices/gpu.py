@@ -121,11 +121,11 @@ def stop_gpu(module: ModuleType) -> None:
 
     global _pool, _was_multithreaded
     pool = _pool
-    if pool is not None:
+    if pool is not None and pool not in _kept:
         _kept.append(pool)  # until the core says that no tensor uses its chunks; interrupted, it stays here
     _pool = None
     try:
-        unused = module.stop_cuda()
+        drained, unused = module.stop_cuda()
     except module.OutOfMemory as error:
         _pool = pool
         if pool is not None:
@@ -134,9 +134,14 @@ def stop_gpu(module: ModuleType) -> None:
     if _was_multithreaded is not None:
         torch._C._set_multithreading_enabled(_was_multithreaded)
         _was_multithreaded = None
-    if pool is not None and unused:
+    if pool is None:
+        return
+    if drained:
         _kept.remove(pool)
         pool.close()
+    else:
+        pool.take_back(unused)
+        pool.trim()
 
 
 def lent_bytes() -> int:

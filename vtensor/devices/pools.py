@@ -133,12 +133,16 @@ class DevicePool:
 
     def resize(self, budget: int) -> None:
         self._pool.set_limit(size=budget)
-        self._pool.free_all_blocks()  # what is above it goes back to the device: a pool keeps what it has
+        self.trim()
+
+    def trim(self) -> None:
+        """What nobody uses goes back to the device: a pool keeps what it has."""
+        self._pool.free_all_blocks()
 
     def close(self) -> None:
         """Give everything back. Pre: the core uses none of its chunks."""
         self._lent.clear()
-        self._pool.free_all_blocks()
+        self.trim()
 
     def __repr__(self) -> str:
         return f"<DevicePool: {format_bytes(self.lent_bytes)} lent, limit {format_bytes(self._pool.get_limit())}>"

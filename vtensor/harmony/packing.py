@@ -53,7 +53,8 @@ class Packing:
         self.ordered = False
         """Whether the layers are in the order in which they run."""
         self.budget: int | None = None
-        """Of the process that has the least, where several are to have the same packs; None: this one's."""
+        """Of the process that has the least, where several are to have the same packs, 0 if one has none at all; None:
+        this one's."""
         self._optimizer, self._count, self._multiple, self._states = optimizer, count, multiple, states
 
     def packs(self) -> list[list[nn.Module]]:
@@ -61,10 +62,13 @@ class Packing:
         sizes = [self._bytes(layer) for layer in self.layers]
         if not sizes:
             return []
+        budget = self.budget
+        if budget is None:
+            budget = active_config().budget if is_enabled() else 0
         if self._count is not None:
             runs = cut_evenly(sizes, self._count)
-        elif is_enabled():
-            runs = pack(sizes, (self.budget or active_config().budget) * _PART)
+        elif budget:
+            runs = pack(sizes, budget * _PART)
         else:
             runs = [range(k, k + 1) for k in range(len(sizes))]
         if self._count is None and len(runs) % self._multiple:

@@ -15,7 +15,7 @@ from torch import nn
 from .. import native
 from ..errors import ConfigError
 from ..logs import log
-from ..planning.planner import as_one_iteration
+from ..planning.current_planner import as_one_iteration
 from ..session.lifecycle import active_config, is_enabled
 from .again import Again
 from .arguments import check

@@ -137,11 +137,11 @@ class Weave:
     def _give_turn(self, task: _Task) -> None:
         if task.thread is None:
             inside = contextvars.copy_context()
-            thread = threading.Thread(
+            # Kept before it is started: a thread that runs is always known.
+            task.thread = threading.Thread(
                 target=inside.run, args=(self._live, task), name=f"microbatch {task.index}", daemon=True
             )
-            thread.start()
-            task.thread = thread
+            task.thread.start()
             self._back.acquire()
         self._core.pass_turn(task.key)
         self._running = task
@@ -191,7 +191,7 @@ class Weave:
         self._cancelled = True
         interrupted: KeyboardInterrupt | None = None
         for task in sorted(tasks, key=lambda each: each is not self._running):
-            if task.thread is None:
+            if task.thread is None or task.thread.ident is None:  # it was never started
                 continue
             task.go.release()
             while task.thread.is_alive():

@@ -17,7 +17,7 @@ import atexit
 import contextlib
 import math
 import os
-import select
+import selectors
 import subprocess
 import sys
 import threading
@@ -139,6 +139,10 @@ class _Helper:
                 self._check()
                 log.debug("no process for analyses: %s", error)
         self.works = False
+        log.warning(
+            "no process can be begun that makes plans (VTENSOR_LOG=debug says why): threads of the program make them, "
+            "and steps are slow while they do"
+        )
         return None
 
     def _check(self) -> None:
@@ -153,24 +157,28 @@ class _Helper:
         assert process.stdin is not None and process.stdout is not None
         os.set_blocking(process.stdin.fileno(), False)
         left, had, until = memoryview(question), _seconds(process.pid), time.monotonic() + _WHILE
-        while True:
-            wait = max(until - time.monotonic(), 0.0) if watch else None
-            comes, takes, _ = select.select([process.stdout], [process.stdin] if left else [], [], wait)
-            if comes:
-                return True
-            if takes:
-                left = left[os.write(process.stdin.fileno(), left) :]
-            if watch and time.monotonic() >= until:
-                before, had, until = had, _seconds(process.pid), until + _WHILE
-                if had - before < _SHARE * _WHILE:
-                    return False
+        with selectors.DefaultSelector() as pipes:
+            pipes.register(process.stdout, selectors.EVENT_READ)
+            pipes.register(process.stdin, selectors.EVENT_WRITE)
+            while True:
+                ready = [key.fileobj for key, _ in pipes.select(max(until - time.monotonic(), 0.0) if watch else None)]
+                if process.stdout in ready:
+                    return True
+                if process.stdin in ready:
+                    left = left[os.write(process.stdin.fileno(), left) :]
+                    if not left:
+                        pipes.unregister(process.stdin)
+                if watch and time.monotonic() >= until:
+                    before, had, until = had, _seconds(process.pid), until + _WHILE
+                    if had - before < _SHARE * _WHILE:
+                        return False
 
     def _begin(self, nice: int, aside: bool) -> subprocess.Popen[bytes]:
         self.end()
         if not sys.executable:
             raise OSError("no Python to start")
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(path=sys.path, nice=nice, aside=aside)],
+            [sys.executable, "-c", _START.format(path=list(map(os.fsdecode, sys.path)), nice=nice, aside=aside)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,10 +1,10 @@
 """Plans in a running program: when an iteration ends, when one is worth a plan, and the thread that waits for it.
 
-Covers: finding iterations by optimizer steps or by :func:`step`, what is analysed (for a plan, or for what
-``policy="delta"`` brings in time).
-Leaves: recorded iterations as files (``traces``), the analysis (``analysis``, :mod:`lgm`), of which device
-(``speeds``), plans for the core and from files (``plans``), following a plan (``kernels/iteration/plan_runner.h``),
-turning vtensor on (``session``).
+Covers: finding iterations by optimizer steps or by :func:`vtensor.step`, what is analysed (for a plan, or for what
+``policy="delta"`` brings in time), telling those who listen.
+Leaves: which planner is the session's (``current_planner``), whose steps end iterations (``marker``), recorded
+iterations as files (``traces``), the analysis (``analysis``, :mod:`lgm`), of which device (``speeds``), plans for the
+core (``plans``), following a plan (``kernels/iteration/plan_runner.h``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import atexit
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -24,34 +25,18 @@ from torch.optim import optimizer as torch_optimizer
 import lgm
 from lgm.timing.prefetch import prefetch
 
-from .. import native
-from ..errors import NotEnabledError
 from ..logs import log, ours_only
 from ..settings.config import Config, format_bytes
-from .analysis import Abandoned, abandon, begin, plans, prepare
+from .analysis import Abandoned, abandon, plans, prepare
 from .background import Background
 from .journal import Journal
 from .marker import Marker, Rank
-from .plans import install, install_arrivals, recording_of, to_plan_for
+from .plans import install, install_arrivals, to_plan_for
 from .recordings import Recording, make_recording
 from .speeds import found_device
 
-__all__ = [
-    "Planner",
-    "as_one_iteration",
-    "current",
-    "keep_journal",
-    "listen",
-    "newest_plan",
-    "start_planner",
-    "step",
-    "stop_planner",
-    "wait_for_plan",
-    "why_no_plan",
-]
+__all__ = ["Planner"]
 
-_planner: Planner | None = None
-_UNMARKED = "no step of an optimizer of torch.optim, and few backward passes: where do iterations end? (vtensor.step())"
 _ELSEWHERE = "the thread that ended the last iteration does nothing in the next: is there a new one for each step?"
 
 
@@ -73,10 +58,9 @@ class Planner:
         self.shelves = 0  # allocations in which tensors lie side by side, so far
         self.plan: lgm.Plan | None = None  # the newest
         self.why_not = ""  # why there is no plan, for people
-        self._forgotten = self._since = 0  # how often plans were, now and when the analysis under way began
+        self._forgotten = self._forgotten_when_begun = 0  # how often plans were: now; before the analysis under way
         self._process = os.getpid()
-        self._before: dict[str, Any] = {}
-        self._now: dict[str, Any] = {}
+        self._figures: dict[str, Any] = {}  # of the core, at the last boundary
 
     def attach(self) -> None:
         """Take the end of an optimizer's step for the end of an iteration."""
@@ -122,7 +106,7 @@ class Planner:
             self.boundary()
 
     @contextmanager
-    def one(self, owner: Any) -> Iterator[None]:
+    def as_one_iteration(self, owner: Any) -> Iterator[None]:
         self._inside = True
         try:
             yield
@@ -140,25 +124,27 @@ class Planner:
 
     def boundary(self) -> None:
         """An iteration ends here and the next begins. Raises nothing of its own: it runs inside the program's step."""
-        if self._make is None and not self.wanted and self.config.leaving == "copy":
+        if self._make is None and not self.wanted and self.config.leaving == "copy" and not self.listeners:
             return
         with ours_only("an iteration went unnoticed"):  # another thread may have ended the session meanwhile
             self._boundary()
 
     def _boundary(self) -> None:
         telling = self.module.boundary(self.wanted)
-        for listener in self.listeners:
-            listener()
-        self._before, self._now = self._now, self.module.snapshot() if self._make is not None else {}
-        if self.config.policy == "plan" and self.plan is None and _left(self._now) and not _left(self._before):
-            prepare(self._now["allocations"])
+        for listener in list(self.listeners):  # one may end its listening
+            with ours_only("something at the end of an iteration was left out"):
+                listener()
+        before, now = self._figures, self.module.snapshot() if self._make is not None else {}
+        self._figures = now
+        if self.config.policy == "plan" and self.plan is None and _left(now) and not _left(before):
+            prepare(now["allocations"])
         if telling and self._make is not None and not self.work.busy:
             raw = self.module.recorded_iteration()
             if not len(raw["op_name"]):
                 self.why_not = _ELSEWHERE
                 return
-            device = found_device(self.config, self._before, self._now, raw["stalls"] / 1e9)
-            self._since = self._forgotten
+            device = found_device(self.config, before, now, raw["stalls"] / 1e9)
+            self._forgotten_when_begun = self._forgotten
             self.work.start(lambda: self._analyze(raw, device))
 
     def change_budget(self, config: Config) -> None:
@@ -187,17 +173,26 @@ class Planner:
 
     def _prefetch(self, recording: Recording, raw: dict[str, Any], device: lgm.Device) -> None:
         arrivals = prefetch(recording.trace, raw["use_away"], device)
-        if device.budget_chunks != self.config.budget_chunks:
-            return  # it changed meanwhile
-        install_arrivals(self.module, arrivals, recording)
-        log.info("prefetching: %d operations found something away", len(np.unique(arrivals.op)))
+        if self._hand_over(device, lambda: install_arrivals(self.module, arrivals, recording)):
+            log.info("prefetching: %d operations found something away", len(np.unique(arrivals.op)))
+
+    def _hand_over(self, device: lgm.Device, install: Callable[[], None]) -> bool:
+        """False if it is of another budget by now, or of tensors that were somewhere else."""
+        if self._is_outdated(device):
+            return False
+        install()
+        if outdated := self._is_outdated(device):  # since a moment ago
+            self.module.forget_plans()
+        return not outdated
+
+    def _is_outdated(self, device: lgm.Device) -> bool:
+        return device.budget_chunks != self.config.budget_chunks or self._forgotten_when_begun != self._forgotten
 
     def _plan(self, recording: Recording, _raw: dict[str, Any], device: lgm.Device) -> None:
         less = to_plan_for(self.module, recording.trace, device, self.config.recompute)
         for plan in plans(recording.trace, less, self.config.recompute):
-            if device.budget_chunks != self.config.budget_chunks or self._since != self._forgotten:
-                return  # it is of another budget, or of tensors that were somewhere else
-            install(self.module, plan, recording, device.budget_chunks)
+            if not self._hand_over(device, partial(install, self.module, plan, recording, device.budget_chunks)):
+                return
             self.plan, self.why_not = plan, ""
             log.info(
                 "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, "
@@ -215,85 +210,3 @@ class Planner:
 def _left(shot: dict[str, Any]) -> int:
     """VTensors that ever left, by a snapshot of the core."""
     return int(shot.get("evictions", 0) + shot.get("drops", 0))
-
-
-def start_planner(config: Config, plan: lgm.Plan | None) -> Planner:
-    """Begin to look for iterations. `plan` comes from a file, and is followed from the first boundary on."""
-    global _planner
-    begin()
-    _planner = Planner(module := native.load(), config)
-    if plan is not None:
-        install(module, plan, recording_of(plan), config.budget_chunks)
-        _planner.plan = plan
-        module.observe()
-    _planner.attach()
-    return _planner
-
-
-def stop_planner() -> None:
-    """Forget plans and recordings."""
-    global _planner
-    if _planner is not None:
-        _planner.detach()
-        _planner = None
-
-
-def current() -> Planner:
-    """The planner of the session; raises `NotEnabledError` without one."""
-    if _planner is None:
-        raise NotEnabledError
-    return _planner
-
-
-def step() -> None:
-    """Mark the end of a training iteration.
-
-    Only needed where neither a ``torch.optim`` optimizer marks it by its step nor, where there is none, a backward pass
-    by its end: inference loops, several passes in one iteration. Once called, these are not taken for iterations any
-    more. Does nothing if vtensor is not enabled, so that it can stay in a script.
-    """
-    if (planner := _planner) is not None:
-        planner.step()
-
-
-def as_one_iteration(owner: Any) -> AbstractContextManager[None]:
-    """What takes several optimizer steps, but is one iteration; it ends where this ends, unless by an exception.
-
-    `owner` counts as the optimizer whose steps mark iterations.
-    """
-    return nullcontext() if _planner is None else _planner.one(owner)
-
-
-def keep_journal() -> Journal:
-    """Note what each iteration does from now on."""
-    planner = current()
-    if planner.journal is None:
-        planner.journal = Journal(planner.module)
-        planner.listeners.append(planner.journal.note)
-    return planner.journal
-
-
-def listen(listener: Callable[[], None]) -> Callable[[], None]:
-    """Call it at the end of each iteration, after its record is closed; what is returned ends that."""
-    (listeners := current().listeners).append(listener)
-    return lambda: listeners.remove(listener)
-
-
-def newest_plan() -> lgm.Plan | None:
-    """The plan made or read last; None without one."""
-    return None if _planner is None else _planner.plan
-
-
-def why_no_plan() -> str:
-    """The reason, if no iteration ever ended, or the newest analysis found none or is not done; else empty."""
-    if (planner := _planner) is None:
-        return ""
-    if not planner.hears:
-        return _UNMARKED
-    return planner.why_not or ("the first is still being made" if planner.work.busy else "")
-
-
-def wait_for_plan() -> None:
-    """Wait until the analysis under way, if any, is done; its plan is followed from the next boundary on."""
-    if (planner := _planner) is not None:
-        planner.work.wait()

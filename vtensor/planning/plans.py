@@ -23,7 +23,7 @@ from ..errors import ConfigError
 from ..settings.config import Config, format_bytes, make_config
 from .recordings import Recording
 
-__all__ = ["install", "install_arrivals", "read_plan", "recording_of", "settings", "to_plan_for"]
+__all__ = ["config_and_plan", "install", "install_arrivals", "read_plan", "recording_of", "to_plan_for"]
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 _NO_MOVES = {
@@ -124,7 +124,7 @@ def recording_of(plan: lgm.Plan) -> Recording:
     return Recording(trace, births, np.where(trace.wraps, index, -1), zeros, trace.lasting.astype(np.int64))
 
 
-def settings(
+def config_and_plan(
     budget: int | float | str | None, given: dict[str, Any], path: str | os.PathLike[str] | None
 ) -> tuple[Config, lgm.Plan | None]:
     """What a session by a plan needs, or by none; its chunks are as large as the plan says.

@@ -6,7 +6,6 @@ Leaves: the model of a device (:mod:`lgm`).
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ import numpy as np
 import lgm
 from lgm.records import ASSUMED_LINK, HOST_COSTS
 
+from ..settings.available import processors
 from ..settings.config import Config
 
 __all__ = ["flop_per_second", "found_device"]
@@ -43,7 +43,7 @@ def found_device(
         return spent(f"moved_{side}") / (spent(f"{side}_ns") / 1e9)
 
     moved = spent("moved_out") + spent("moved_in")
-    tax = spent("processor_ns") / 1e9 / moved / (os.cpu_count() or 1) if moved else 0.0
+    tax = spent("processor_ns") / 1e9 / moved / processors() if moved else 0.0
     costs = HOST_COSTS if config.device == "cpu" else {}  # a GPU's copies take nothing from who computes
     if now.get("moves_in_wait") and moved >= _ENOUGH * config.chunk:
         mapping = (stalls - (spent("wait_ns") + spent("make_ns")) / 1e9) / (moved / config.chunk)

@@ -17,7 +17,7 @@ import lgm
 from lgm.errors import LgmError
 
 from ..settings.environment import is_verifying
-from .planner import current, newest_plan
+from .current_planner import current, newest_plan
 from .recordings import make_recording
 from .speeds import flop_per_second
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from ..errors import VtensorError
-from ..planning.planner import listen
+from ..planning.current_planner import listen
 from ..session.lifecycle import core
 from ..settings.config import format_bytes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..planning.planner import newest_plan, why_no_plan
+from ..planning.current_planner import newest_plan, why_no_plan
 from ..session.lifecycle import active_config, core
 from ..settings.config import format_bytes
 

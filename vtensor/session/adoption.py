@@ -114,7 +114,9 @@ def _is_older(tensor: torch.Tensor, config: Config) -> bool:
         return False
     if tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
         return False
-    if tensor.device.type != config.device or storage_of(tensor).nbytes() < config.min_size:
+    if tensor.device.type != config.device or (config.device == "cuda" and tensor.device.index != config.ordinal):
+        return False
+    if storage_of(tensor).nbytes() < config.min_size:
         return False
     managed = native.load().residency(address_of(tensor))["chunks"] > 0
     return not managed and not tensor.is_shared()  # type: ignore[no-untyped-call]

@@ -33,8 +33,8 @@ from ..hooks.foreach import cut_foreach
 from ..hooks.passes import tell_of_passes
 from ..hooks.patches import restore
 from ..logs import log
-from ..planning.planner import current, start_planner, stop_planner
-from ..planning.plans import settings
+from ..planning.current_planner import current, start_planner, stop_planner
+from ..planning.plans import config_and_plan
 from ..settings.config import Config, asked_again, format_bytes
 from ..settings.environment import is_verifying
 from . import watchdog
@@ -80,7 +80,7 @@ def ask(budget: int | float | str | None, given: dict[str, Any], plan: str | os.
     with _lock:
         if _active is None:
             _end()  # what an interrupted call left
-            _begin(*settings(budget, given, plan))
+            _begin(*config_and_plan(budget, given, plan))
         elif plan is not None:
             raise ConfigError("vtensor is enabled already; a plan= is taken at the first enable() only")
         else:

@@ -19,7 +19,7 @@ import torch
 
 from ..devices.gpu import lent_bytes
 from ..logs import log
-from ..planning.planner import listen
+from ..planning.current_planner import listen
 from ..settings.available import free_memory
 from ..settings.config import Config, format_bytes
 

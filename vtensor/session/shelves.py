@@ -25,7 +25,8 @@ from torch import nn
 import lgm
 
 from ..logs import log
-from ..planning.planner import Planner, current
+from ..planning.current_planner import current
+from ..planning.planner import Planner
 from ..settings.config import Config, format_bytes
 
 __all__ = ["keep_shelves", "runs"]

@@ -8,13 +8,21 @@ Leaves: sizes that people give (``config``), what a container or a job may use (
 from __future__ import annotations
 
 import os
+import re
 import resource
 import tempfile
 from pathlib import Path
 
 from .groups import memory_groups
 
-__all__ = ["budget_of_its_own", "free_memory", "host_store_of_its_own", "physical_memory", "spill_directory"]
+__all__ = [
+    "budget_of_its_own",
+    "free_memory",
+    "host_store_of_its_own",
+    "physical_memory",
+    "processors",
+    "spill_directory",
+]
 
 _RESERVE = 512 << 20  # at least: what is not managed, and what others take meanwhile
 _IN_RAM = ("tmpfs", "ramfs")  # file systems whose files take RAM
@@ -39,6 +47,11 @@ def free_memory(device: str) -> int:
     return min([free, *(group.left for group in memory_groups())])
 
 
+def processors() -> int:
+    """Those that this process may use (``taskset``, a job's share of a machine)."""
+    return len(os.sched_getaffinity(0))
+
+
 def host_store_of_its_own() -> int:
     """Four fifths of RAM; half of the addresses that are left where they are limited (``ulimit -v``)."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -57,6 +70,7 @@ def budget_of_its_own(free: int) -> int:
 def spill_directory() -> str | None:
     """A directory for temporary files that is on a disk; None if all that are usual take RAM."""
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    mounts = [[re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), at), kind] for at, kind in mounts]  # of a space
     for candidate in (tempfile.gettempdir(), "/var/tmp", str(Path.cwd())):
         path = os.path.realpath(candidate)
         above = [(len(at), kind) for at, kind in mounts if (path + "/").startswith(at.rstrip("/") + "/")]

@@ -1,0 +1,119 @@
+"""The planner of the session, and what others ask of it.
+
+Covers: beginning and ending it, marking iterations, listening to their ends, the newest plan and why there is none.
+Leaves: everything that a planner does (``planner``), turning vtensor on (``session``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import lgm
+
+from .. import native
+from ..errors import NotEnabledError
+from ..settings.config import Config
+from .analysis import begin
+from .journal import Journal
+from .planner import Planner
+from .plans import install, recording_of
+
+__all__ = [
+    "as_one_iteration",
+    "current",
+    "keep_journal",
+    "listen",
+    "newest_plan",
+    "start_planner",
+    "step",
+    "stop_planner",
+    "wait_for_plan",
+    "why_no_plan",
+]
+
+_planner: Planner | None = None
+_UNMARKED = "no step of an optimizer of torch.optim, and few backward passes: where do iterations end? (vtensor.step())"
+
+
+def start_planner(config: Config, plan: lgm.Plan | None) -> Planner:
+    """Begin to look for iterations. `plan` comes from a file, and is followed from the first boundary on."""
+    global _planner
+    begin()
+    _planner = Planner(module := native.load(), config)
+    if plan is not None:
+        install(module, plan, recording_of(plan), config.budget_chunks)
+        _planner.plan = plan
+        module.observe()
+    _planner.attach()
+    return _planner
+
+
+def stop_planner() -> None:
+    """Forget plans and recordings."""
+    global _planner
+    if _planner is not None:
+        _planner.detach()
+        _planner = None
+
+
+def current() -> Planner:
+    """The planner of the session; raises `NotEnabledError` without one."""
+    if _planner is None:
+        raise NotEnabledError
+    return _planner
+
+
+def step() -> None:
+    """Mark the end of a training iteration.
+
+    Only needed where neither a ``torch.optim`` optimizer marks it by its step nor, where there is none, a backward pass
+    by its end: inference loops, several passes in one iteration. Once called, these are not taken for iterations any
+    more. Does nothing if vtensor is not enabled, so that it can stay in a script.
+    """
+    if (planner := _planner) is not None:
+        planner.step()
+
+
+def as_one_iteration(owner: Any) -> AbstractContextManager[None]:
+    """What takes several optimizer steps, but is one iteration; it ends where this ends, unless by an exception.
+
+    `owner` counts as the optimizer whose steps mark iterations.
+    """
+    return nullcontext() if _planner is None else _planner.as_one_iteration(owner)
+
+
+def keep_journal() -> Journal:
+    """Note what each iteration does from now on."""
+    planner = current()
+    if planner.journal is None:
+        planner.journal = Journal(planner.module)
+        planner.listeners.append(planner.journal.note)
+    return planner.journal
+
+
+def listen(listener: Callable[[], None]) -> Callable[[], None]:
+    """Call it at the end of each iteration, after its record is closed; what is returned ends that."""
+    (listeners := current().listeners).append(listener)
+    return lambda: listeners.remove(listener)
+
+
+def newest_plan() -> lgm.Plan | None:
+    """The plan made or read last; None without one."""
+    return None if _planner is None else _planner.plan
+
+
+def why_no_plan() -> str:
+    """The reason, if no iteration ever ended, or the newest analysis found none or is not done; else empty."""
+    if (planner := _planner) is None:
+        return ""
+    if not planner.hears:
+        return _UNMARKED
+    return planner.why_not or ("the first is still being made" if planner.work.busy else "")
+
+
+def wait_for_plan() -> None:
+    """Wait until the analysis under way, if any, is done; its plan is followed from the next boundary on."""
+    if (planner := _planner) is not None:
+        planner.work.wait()
