@@ -18,7 +18,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from .checkpoints.chain import analyze_segments
+from .checkpoints.segments import analyze_segments
 from .iteration.lifetimes import analyze_lifetimes
 from .planning import planner
 from .planning.relief import relieve

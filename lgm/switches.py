@@ -1,7 +1,8 @@
 """The heuristics of an analysis by name.
 
 Covers: which there are, and that a name is one.
-Leaves: what each means (``cost``, ``choice``, ``selection``, ``schedule``, ``planner``, ``mapping``).
+Leaves: what each means (``choosing.cost``, ``choosing.choice``, ``choosing.selection``, ``timing.schedule``,
+``planning.planner``, ``placing.mapping``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Is this plan right? Answered naively, vTensor by vTensor, and independently of how plans are made.
 
 Covers: the rules below; the name of the first one that is broken.
-Leaves: whether the plan is fast; whether its arrays fit together (``model``: no plan can be made where they do not).
-Shares no code with ``lifetimes``, ``choice``, ``schedule`` and ``simulate``.
+Leaves: whether the plan is fast; whether its arrays fit together (``records.model``: no plan can be made where they do
+not).
+Shares no code with ``iteration.lifetimes``, ``choosing.choice``, ``timing.schedule`` and ``timing.simulate``.
 
 Rules:
 

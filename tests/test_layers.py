@@ -78,7 +78,7 @@ LGM_ROOMS = {  # the modules of each package of lgm/
     "planning": [{"oversize", "planner"}, {"relief"}, {"__init__"}],
     "remaking": [{"recompute"}, {"rewrite"}, {"only"}, {"__init__"}],
     "bounds": [{"copies", "mixes"}, {"__init__"}],
-    "checkpoints": [{"least_peak", "rotor"}, {"chain"}, {"__init__"}],
+    "checkpoints": [{"least_peak", "rotor", "chain"}, {"segments"}, {"__init__"}],
     "fitting": [{"gpus"}, {"fits"}, {"__init__"}],
     "reports": [{"report"}, {"page", "snapshot"}, {"__init__"}],
     "command": [{"target"}, {"cli"}, {"__init__"}],
@@ -304,3 +304,15 @@ def test_no_class_does_everything(source: Path) -> None:
 def test_functions_are_counted() -> None:
     header = "class A {\n A(); void f() { g(1); } int x = h(); struct B { int y(); }; std::function<void()> z; };"
     assert methods(header) == {"A": 2, "B": 1}
+
+
+@pytest.mark.parametrize("source", sorted(p for top in ("lgm", "vtensor") for p in (ROOT / top).rglob("*.py")), ids=str)
+def test_docstrings_name_modules_that_are_there(source: Path) -> None:
+    """``package.module`` in the words with which a module opens."""
+    top = ROOT / source.relative_to(ROOT).parts[0]
+    for package, module in re.findall(
+        r"``(?:lgm\.|vtensor\.)?([a-z_]+)\.([a-z_]+)``", source.read_text().split('"""')[1]
+    ):
+        if (folder := top / package).is_dir():
+            there = (folder / module).is_dir() or (folder / f"{module}.py").is_file()
+            assert there or re.search(rf"\b{module}\b", (folder / "__init__.py").read_text()), f"{package}.{module}"

@@ -1,7 +1,7 @@
 // Traces and plans as NumPy arrays.
 //
 // Covers: ending an iteration, reading what was recorded, installing a plan, the runner's figures.
-// Leaves: what the arrays mean (recorder.h, plan_runner.h); the Python side (vtensor/planning: recordings.py, planner.py).
+// Leaves: what the arrays mean (recorder.h, plan_runner.h); the Python side (vtensor/planning: recordings.py, plans.py).
 
 #include <pybind11/numpy.h>
 

@@ -1,7 +1,7 @@
 """What no plan that only copies can beat.
 
 Covers: the least step time for given traffic, and for any traffic.
-Leaves: how near a plan comes (``simulate``).
+Leaves: how near a plan comes (``timing.simulate``).
 """
 
 from __future__ import annotations

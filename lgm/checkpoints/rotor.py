@@ -14,7 +14,7 @@ layers there is by then (in the paper only the gradients). A range of layers who
 So a layer may be run several times, but is kept once.
 
 Covers: the dynamic program, the schedule it finds.
-Leaves: the least peak whatever the time (``checkpoints``); the chain of a trace and the plan for it (``chain``).
+Leaves: the least peak whatever the time (``least_peak``); the chain of a trace and the plan for it (``chain``).
 """
 
 from __future__ import annotations

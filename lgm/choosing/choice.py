@@ -1,7 +1,7 @@
 """Which vTensors are away over which gaps: the least cost that keeps every operation within the budget.
 
 Covers: solving the interval cover of ``problem`` by a sweep and by improving it (``residual``); whole tensors.
-Leaves: prices (``cost``) and when copies begin (``schedule``).
+Leaves: prices (``cost``) and when copies begin (``timing.schedule``).
 
 The problem: choose 0 <= x[g] <= chunks[g] of least total price so that over every operation at least ``demand``
 chunks are away. Columns are gaps and rows operations; a column's ones are consecutive, so on a line the matrix is

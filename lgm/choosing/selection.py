@@ -1,7 +1,7 @@
 """Which gaps are used: what must be away at each operation, and the cover problem that says how.
 
 Covers: the demand with its reservation, gaps that open late, choosing by assumed prices and again by those that follow.
-Leaves: solving the problem (``choice``), prices (``cost``), how much is reserved (``planner``).
+Leaves: solving the problem (``choice``), prices (``cost``), how much is reserved (``planning.planner``).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import get_args
 
-from ..checkpoints.chain import best_checkpoints
+from ..checkpoints.segments import best_checkpoints
 from ..errors import LgmError
 from ..fitting.fits import by_size, by_way
 from ..harmony import command as harmony_command

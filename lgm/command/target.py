@@ -1,7 +1,7 @@
 """What a command of ``lgm`` computes for: options, and the trace and the device they mean.
 
 Covers: ``--gpu``, ``--batch``, ``--link`` and the like, ``--budget`` where a command has it.
-Leaves: the commands (``cli``), GPUs by name and what an iteration takes there (``gpus``).
+Leaves: the commands (``cli``), GPUs by name and what an iteration takes there (``fitting.gpus``).
 """
 
 from __future__ import annotations

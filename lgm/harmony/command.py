@@ -1,6 +1,6 @@
 """``lgm harmony``: its arguments, and what it prints.
 
-Covers: one call of the command. Leaves: errors and exit codes (``lgm.cli``).
+Covers: one call of the command. Leaves: errors and exit codes (``lgm.command.cli``).
 """
 
 from __future__ import annotations

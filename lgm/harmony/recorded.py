@@ -1,7 +1,7 @@
 """Layers read off the trace of an iteration.
 
 Covers: where layers begin, what each takes for one sample. Leaves: where the chain of the forward pass is cut
-(``lgm.chain``).
+(``checkpoints.chain``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which call of an iteration makes what from what.
 
 Covers: calls, the contents of tensors, what a call reads, makes and needs beside it.
-Leaves: which contents are made again (``recompute``), what that makes of the trace (``rewrite``).
+Leaves: which contents are made again (``remaking.recompute``), what that makes of the trace (``remaking.rewrite``).
 
 A *call* is an operation of torch with all that is nested in it; those marked can be run again, bit for bit. What a
 tensor holds between two writes is a *content*, made by the call of the first of them.

@@ -1,7 +1,7 @@
 """What a trace says about memory: who is alive when, who is needed when, and between which uses a vTensor may be away.
 
 Covers: segments, gaps, live and needed chunks for each operation, the peak.
-Leaves: which gaps are worth using (``cost``, ``choice``).
+Leaves: which gaps are worth using (``choosing.cost``, ``choosing.choice``).
 
 A *segment* is a run of a tensor's chunks that are always used together and hold the same number of bytes: most tensors
 are one, or two where their last chunk is not full (such a tail sets a chunk free for few bytes). A *gap* is the time

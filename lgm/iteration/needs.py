@@ -1,7 +1,7 @@
 """What an iteration needs at once, whatever leaves: no budget is below that.
 
 Covers: the smallest budget, and what is said of one that is smaller.
-Leaves: doing with less all the same (``oversize``).
+Leaves: doing with less all the same (``planning.oversize``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Covers: weights, gradients, optimizer states, activations and their gradients; where forward, backward and the
 optimizer's step begin.
-Leaves: bytes over time (``lifetimes``), drawing them (``page``).
+Leaves: bytes over time (``lifetimes``), drawing them (``reports.page``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Covers: which freed addresses stay mapped for the next tensor of their size (so that the same mappings repeat every
 iteration), and the graph: layers, chunks, swapped-by edges.
-Leaves: who is away when (``choice``, ``schedule``).
+Leaves: who is away when (``choosing.choice``, ``timing.schedule``).
 
 A freed range that stays mapped costs nothing when a tensor of its size takes it over, but its chunks are held until
 then. Keeping is paging again: of the ranges that could wait for their next tensor, those whose tensor comes last are

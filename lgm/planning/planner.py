@@ -1,8 +1,8 @@
 """From a trace and a device to a plan.
 
 Covers: the order of the steps, the reservation, how much is tried.
-Leaves: each step to its module. Read this first: ``lifetimes`` -> ``cost`` -> ``selection`` -> ``schedule`` <->
-``simulate`` (``settling``) -> ``mapping``.
+Leaves: each step to its module. Read this first: ``iteration.lifetimes`` -> ``choosing.cost`` -> ``choosing.selection``
+-> ``timing.schedule`` <-> ``timing.simulate`` (``timing.settling``) -> ``placing.mapping``.
 """
 
 from __future__ import annotations

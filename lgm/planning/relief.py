@@ -9,7 +9,7 @@ some chunks more than needed are away, in these rows and some before. Arrivals t
 simulator says whether that was worth it, and the fastest is kept.
 
 Covers: which changes are tried, and how many.
-Leaves: choosing (``selection``, ``choice``), scheduling and simulating (``settling``).
+Leaves: choosing (``choosing.selection``, ``choosing.choice``), scheduling and simulating (``timing.settling``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The three things the analyzer speaks of: a trace, a device, a plan.
 
 Covers: what their arrays hold, and that they fit together.
-Leaves: files (``codec``), what follows from a trace (``lifetimes``), how a plan is made (``planner``).
+Leaves: files (``codec``), what follows from a trace (``iteration.lifetimes``), how a plan is made
+(``planning.planner``).
 
 A trace is one training iteration, seen as a circle: after its last operation comes its first again. An *operation* is
 one row; it lasts until the next begins. Memory is counted in chunks; a *vTensor* is one chunk of one tensor.

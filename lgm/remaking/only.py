@@ -3,7 +3,8 @@
 For devices that share their memory with the host, where a copy frees nothing, and for training in less RAM.
 
 Covers: the search for what must be dropped so that every operation fits.
-Leaves: what can be made again and when (``recompute``), the trace that results (``rewrite``), plans (``planner``).
+Leaves: what can be made again and when (``recompute``), the trace that results (``rewrite``), plans
+(``planning.planner``).
 
 What is dropped is the cheapest cover of what is too much (``choice``), by what can be made again alone. But making
 something again needs room, for its results and for what it reads: where the trace that results is above the budget,

@@ -1,8 +1,8 @@
 """What can be made again instead of being kept or copied, and at which price.
 
 Covers: which contents can be made again, and from what; choosing among them and swaps by one price; what is run when.
-Leaves: calls and contents (``calls``), the trace as it is once they are made again (``rewrite``), how many prices are
-tried (``mix``).
+Leaves: calls and contents (``iteration.calls``), the trace as it is once they are made again (``rewrite``), how many
+prices are tried (``mix``).
 
 To make a content again its call is run again, before it those of its sources that are gone by then, and so on: its
 *chain*. Contents that are wanted before the same row are made by one chain, in which each call is run once. What a

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..bounds.copies import least_seconds, least_seconds_in_windows
 from ..bounds.mixes import least_seconds_of_any_mix
-from ..checkpoints.chain import Checkpoints, checkpoints_at
+from ..checkpoints.segments import Checkpoints, checkpoints_at
 from ..errors import LgmError
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
 from ..iteration.needs import smallest_budget

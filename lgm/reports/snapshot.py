@@ -2,7 +2,7 @@
 
 Covers: each tensor's allocation and release as the events of ``torch.cuda.memory._snapshot()``, with the operator in
 the place of a stack.
-Leaves: what each tensor is for (``roles``), a page of our own (``page``).
+Leaves: what each tensor is for (``iteration.roles``), a page of our own (``page``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Covers: when each begins, in iterations that go on like the recorded one.
 Leaves: what leaves, and when (the engine's reactive policy), and room: an arrival waits for a chunk that becomes free,
-and one whose tensor is there is passed over. Plans of both, leaves and arrivals: ``planner``.
+and one whose tensor is there is passed over. Plans of both, leaves and arrivals: ``planning.planner``.
 """
 
 from __future__ import annotations

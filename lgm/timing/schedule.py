@@ -1,7 +1,7 @@
 """When each copy begins: out as soon as the gap opens, in as late as is safe, or sooner where nobody needs the room.
 
 Covers: moves with their operations, for a given choice of gaps or from a finished plan.
-Leaves: the choice itself (``choice``), and what the moves cost in time (``simulate``).
+Leaves: the choice itself (``choosing.choice``), and what the moves cost in time (``simulate``).
 
 The incoming lane is filled from the last deadline backwards (earliest-deadline order in reverse): each arrival ends
 when its vTensor is needed or when the next arrival must begin, whichever is earlier. It may begin only where the budget

@@ -1,7 +1,7 @@
 """A schedule and the times it leads to, until they fit each other.
 
 Covers: scheduling a choice by the times that the simulation before found; keeping the fastest.
-Leaves: when copies begin (``schedule``), what comes of it (``simulate``), the choice (``selection``).
+Leaves: when copies begin (``schedule``), what comes of it (``simulate``), the choice (``choosing.selection``).
 """
 
 from __future__ import annotations

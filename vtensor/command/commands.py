@@ -57,7 +57,7 @@ def fit(options: argparse.Namespace) -> int:
     from ..session import lifecycle
     from ..settings.available import budget_of_its_own, free_memory
     from ..settings.config import which_device
-    from .fit import Rehearsal
+    from .fit import Measuring
 
     _check_script(options)
     _check_can_write(options, "save_trace")
@@ -77,11 +77,11 @@ def fit(options: argparse.Namespace) -> int:
     if not lifecycle.is_enabled():
         raise ConfigError("'vtensor fit' has nothing to look at while VTENSOR_DISABLE is set; unset it")
     traces.record()
-    rehearsal = Rehearsal(native.load(), options.gpu, options.numbers or "fp32", options.save_trace)
-    planning.listen(rehearsal.note)
-    with session.rehearsing():
-        code = _launch(options, tell=rehearsal.tell)
-    return code or int(not rehearsal.answered)
+    measuring = Measuring(native.load(), options.gpu, options.numbers or "fp32", options.save_trace)
+    planning.listen(measuring.note)
+    with session.keeping_the_session():
+        code = _launch(options, tell=measuring.tell)
+    return code or int(not measuring.answered)
 
 
 def _check_can_write(options: argparse.Namespace, option: str) -> None:

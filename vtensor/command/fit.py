@@ -31,7 +31,7 @@ from ..planning.traces import size_of, trace_of, write_if_possible
 from ..session import lifecycle
 from ..settings.config import format_bytes
 
-__all__ = ["Rehearsal"]
+__all__ = ["Measuring"]
 
 _AGREE = 0.03  # of an iteration's times, no more between the three in the middle
 _ALL_AGREE = 1.25  # of all but a quarter at either end, the longest to the shortest at most
@@ -45,7 +45,7 @@ class _Enough(SystemExit):
     """Ends the script; whoever cleans up behind a ``sys.exit()`` does."""
 
 
-class Rehearsal:
+class Measuring:
     """Learns from each iteration; tells in the end.
 
     Parameters

@@ -1,7 +1,7 @@
 """Weights, buffers and optimizer states of all processes, together.
 
 Covers: the same beginning for all; all of it in every process, to be saved or evaluated.
-Leaves: which process has what (``placement``).
+Leaves: which process has what (``pipeline.placement``).
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from ..settings.config import Device, Granularity, Oversize, Policy, Recompute
 from ..settings.environment import is_set
 from . import lifecycle
 
-__all__ = ["disable", "enable", "enabled", "rehearsing"]
+__all__ = ["disable", "enable", "enabled", "keeping_the_session"]
 
-_rehearsing = False  # 'vtensor fit' runs a script: its own words about budgets are not what is asked
+_is_kept = False  # 'vtensor fit' runs a script: its own words about budgets are not what is asked
 
 
 def enable(
@@ -115,7 +115,7 @@ def enable(
     if is_set("VTENSOR_DISABLE"):
         log.warning("VTENSOR_DISABLE is set: vtensor.enable() does nothing")
         return
-    if _rehearsing:
+    if _is_kept:
         log.warning("'vtensor fit' runs the script without a budget: its vtensor.enable() does nothing")
         return
     set_log_level()
@@ -142,7 +142,7 @@ def disable() -> None:
     torch.OutOfMemoryError
         On a GPU, if it has no room for live tensors that wait in the host store; then vtensor stays enabled.
     """
-    if not _rehearsing:
+    if not _is_kept:
         lifecycle.end()
 
 
@@ -164,11 +164,11 @@ def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator
 
 
 @contextlib.contextmanager
-def rehearsing() -> Iterator[None]:
+def keeping_the_session() -> Iterator[None]:
     """:func:`enable` and :func:`disable` do nothing within it."""
-    global _rehearsing
-    _rehearsing = True
+    global _is_kept
+    _is_kept = True
     try:
         yield
     finally:
-        _rehearsing = False
+        _is_kept = False

@@ -1,0 +1,177 @@
+"""Plans by which segments of the chain are run again: between the best checkpoints, or in the least time for a budget.
+
+Covers: what is dropped for a set of checkpoints, and for a budget between that and everything.
+Leaves: the chain (``chain``), which set is best (``least_peak``), the fastest schedule (``rotor``), what is run when
+(``remaking.recompute``), the plan as a plan (``planning.planner``).
+
+All that no checkpoint keeps and backward will need is dropped, and made again from the checkpoint before. Above the
+least peak a budget leaves a choice: the fastest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..errors import LgmError
+from ..iteration.calls import Calls
+from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
+from ..planning import planner
+from ..progress import Progress
+from ..records.model import Device, Floats, Ints, Plan, Remaking, Trace
+from ..records.rows import nominal
+from ..remaking.recompute import Candidate, candidates, schedule_makings
+from ..remaking.rewrite import rewrite
+from ..switches import Switches
+from .chain import Chain, backward_at, born_in, even_blocks, find_chain
+from .least_peak import least_peak
+from .rotor import Schedule, fill_tables
+
+_BLOCKS = 64  # layers of the chain by which the fastest is looked for
+_EFFORT = 60_000  # operations to look at, in all schedules that are tried
+
+__all__ = ["Checkpoints", "analyze_segments", "best_checkpoints", "checkpoints_at"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """A set of them, and what it does."""
+
+    chain: Chain
+    layers: list[int]
+    plan: Plan
+    """Which drops all between them, at a budget that is its peak: nothing is copied."""
+
+
+def checkpoints_at(trace: Trace, chain: Chain, layers: list[int]) -> Checkpoints:
+    """The plan for a set of checkpoints.
+
+    Raises
+    ------
+    LgmError
+        If nothing of what lies between them can be made again.
+    """
+    calls, found = candidates(trace, analyze_lifetimes(trace))
+    again, remaking = _without(trace, calls, _between(trace, chain, found, set(layers)))
+    peak = analyze_lifetimes(again).peak
+    plan = planner.analyze(again, Device(peak, 1.0, 1.0))
+    return Checkpoints(chain, layers, replace(plan, remaking=remaking))
+
+
+def _without(trace: Trace, calls: Calls, wanted: list[Candidate]) -> tuple[Trace, Remaking]:
+    """The trace in which these are dropped, and a segment is run once when the first of it is missed."""
+    makings = schedule_makings(trace, calls, wanted, lambda _: False, soon=1.0, most=trace.operations)
+    if not makings:
+        raise LgmError("nothing between the checkpoints can be made again")
+    return rewrite(trace, calls, makings)
+
+
+def _between(trace: Trace, chain: Chain, found: list[Candidate], layers: set[int]) -> list[Candidate]:
+    """What is dropped from the forward to the backward pass: all that no checkpoint keeps."""
+    kept = np.zeros(trace.tensors, dtype=bool)
+    ends = np.append(chain.rows[1:], chain.end)
+    for k in layers:
+        reads = (trace.use_op >= ends[k]) & (trace.use_op < chain.end)
+        kept[trace.use_tensor[reads]] |= trace.tensor_born[trace.use_tensor[reads]] < ends[k]
+    return [one for one in found if one.start <= chain.end <= one.stop and not kept[one.tensor]]
+
+
+def best_checkpoints(trace: Trace) -> Checkpoints:
+    """Those of the least peak. Raises as :func:`find_chain` and :func:`checkpoints_at`."""
+    chain = find_chain(trace)
+    _, layers = least_peak(chain.leaves, chain.across)
+    return checkpoints_at(trace, chain, layers)
+
+
+def analyze_segments(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:
+    """Make a plan by which parts of the chain are run again in the least time that the budget allows (``rotor``).
+
+    Where the budget is below what making again alone can reach, all between the best checkpoints is made again, and
+    what is too much even so is copied. Arguments are those of :func:`lgm.mix.analyze`.
+
+    Raises
+    ------
+    InfeasibleError
+        If one operation, or what one segment makes again, needs more than the budget.
+    LgmError
+        As :func:`find_chain` and :func:`checkpoints_at`.
+    """
+    life = analyze_lifetimes(trace)
+    if life.peak <= device.budget_chunks:
+        return planner.analyze(trace, device, switches, say)
+    chain = find_chain(trace)
+    calls, found = candidates(trace, life)
+    again = _fastest(trace, device, life, chain, calls, found, say)
+    if again is None:
+        _, layers = least_peak(chain.leaves, chain.across)
+        again = _without(trace, calls, _between(trace, chain, found, set(layers)))
+    return replace(planner.analyze(again[0], device, switches, say), remaking=again[1])
+
+
+def _fastest(
+    trace: Trace, device: Device, life: Lifetimes, chain: Chain, calls: Calls, found: list[Candidate], say: Progress
+) -> tuple[Trace, Remaking] | None:
+    """The trace of the fastest schedule whose peak is within the budget; None if none is.
+
+    The chain is a model of the iteration, and more memory for it is not always more for the iteration: schedules for
+    less and less are tried until one stays within the budget.
+    """
+    blocks = even_blocks(chain, _BLOCKS)
+    ends = np.append(blocks[1:], len(chain.rows))
+    begin = nominal(trace)[np.append(chain.rows[blocks], chain.end)]
+    tables = fill_tables(
+        np.diff(begin),
+        np.add.reduceat(chain.leaves, blocks),
+        chain.across[ends - 1],
+        _beside(trace, life, chain, blocks),
+        float(life.peak * trace.chunk_bytes),
+    )
+    most = int(np.clip(_EFFORT // trace.operations, 8, 48))
+    last: Schedule | None = None
+    for k, slots in enumerate(np.linspace(tables.slots, tables.fewest_slots(), most).astype(int).tolist()):
+        say("made again", k / most)
+        if slots > tables.slots or (schedule := tables.schedule(slots)) == last:
+            continue
+        last = schedule
+        wanted = _by_schedule(trace, chain, blocks, found, schedule)
+        tried = _without(trace, calls, wanted) if wanted else None
+        if tried is not None and analyze_lifetimes(tried[0]).peak <= device.budget_chunks:
+            return tried
+    return None
+
+
+def _beside(trace: Trace, life: Lifetimes, chain: Chain, blocks: Ints) -> Floats:
+    """[n] At most so many bytes are alive during backward of each block that are not left behind by a block.
+
+    What a block left behind counts here in the row that uses it last, too: on the safe side, by the largest of them.
+    """
+    left = np.zeros(trace.operations + 1)
+    np.add.at(left, trace.tensor_born[chain.waits], trace.chunks[chain.waits])
+    died = trace.tensor_died[chain.waits]
+    np.add.at(left, np.where(died < 0, trace.operations, died), -trace.chunks[chain.waits])
+    beside = np.zeros(len(blocks))
+    np.maximum.at(beside, backward_at(trace, chain, blocks), (life.live - np.cumsum(left)[:-1])[chain.end :])
+    return np.asarray(beside * trace.chunk_bytes, dtype=np.float64)
+
+
+def _by_schedule(
+    trace: Trace, chain: Chain, blocks: Ints, found: list[Candidate], schedule: Schedule
+) -> list[Candidate]:
+    """What a schedule does not keep from the forward pass on, each until the pass that keeps it."""
+    edges = np.append(chain.rows[blocks], chain.end)
+    n = len(blocks)
+    block = born_in(trace, chain, blocks)
+    since = np.append(schedule.kept, n)[block]
+    for layer, of in schedule.checkpoints.items():
+        reads = (trace.use_op >= edges[layer]) & (trace.use_op < chain.end)
+        handed = np.unique(trace.use_tensor[reads])
+        handed = handed[trace.tensor_born[handed] < edges[layer]]
+        since[handed] = np.maximum(since[handed], of)
+    dropped = [one for one in found if one.start <= chain.end <= one.stop and since[one.tensor] < n]
+    begins = np.full(n + 1, trace.operations)  # of backward of each block: its first use of what the block leaves
+    for one in dropped:
+        of = int(block[one.tensor])
+        if since[one.tensor] == schedule.kept[of]:
+            begins[of] = min(begins[of], one.stop)
+    return [replace(one, stop=min(one.stop, int(begins[since[one.tensor]]))) for one in dropped]
