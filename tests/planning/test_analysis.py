@@ -350,7 +350,7 @@ def test_training_is_planned_by_it_where_there_is_much_to_do(
 
 def test_a_process_is_begun_whatever_the_program_is_like(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths that are no strings in ``sys.path``, and more descriptors than select() takes."""
-    monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere")])
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere"), None])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     many = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]

@@ -191,9 +191,9 @@ class Weave:
         self._cancelled = True
         interrupted: KeyboardInterrupt | None = None
         for task in sorted(tasks, key=lambda each: each is not self._running):
-            if task.thread is None or task.thread.ident is None:  # it was never started
+            if task.thread is None:
                 continue
-            task.go.release()
+            task.go.release()  # also one that is not alive yet ends by this
             while task.thread.is_alive():
                 try:
                     task.thread.join()

@@ -177,8 +177,10 @@ class _Helper:
         self.end()
         if not sys.executable:
             raise OSError("no Python to start")
+        # Programs put more there than strings; whatever else there is Python passes over.
+        path = [os.fsdecode(entry) for entry in sys.path if isinstance(entry, str | bytes | os.PathLike)]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(path=list(map(os.fsdecode, sys.path)), nice=nice, aside=aside)],
+            [sys.executable, "-c", _START.format(path=path, nice=nice, aside=aside)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
