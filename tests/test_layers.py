@@ -6,8 +6,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 
 # Lowest first; names on one line may not use each other unless one is the other's header.
@@ -150,25 +148,25 @@ def test_kernels_has_folders_only() -> None:
     assert {path.name for path in (ROOT / "kernels").iterdir()} == set().union(*FOLDERS)
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda p: f"{p.parent.name}/{p.name}")
-def test_kernels_include_downward(source: Path) -> None:
-    own = source.parent.name
-    for folder, name in re.findall(r'#include "(?:(\w+)/)?(\w+\.h)"', source.read_text()):
-        assert (ROOT / "kernels" / folder / name).is_file(), f"{source.name} includes {folder}/{name}"
-        lower = level(FOLDERS, folder) < level(FOLDERS, own)
-        if folder == own == "engine":
-            room = name.removesuffix(".h")
-            lower = room == source.stem or level(ENGINE, room) < level(ENGINE, source.stem)
-        assert lower or folder == own != "engine", f"{source.name} includes {folder}/{name}"
+def test_kernels_include_downward() -> None:
+    for source in SOURCES:
+        own = source.parent.name
+        for folder, name in re.findall(r'#include "(?:(\w+)/)?(\w+\.h)"', source.read_text()):
+            assert (ROOT / "kernels" / folder / name).is_file(), f"{source.name} includes {folder}/{name}"
+            lower = level(FOLDERS, folder) < level(FOLDERS, own)
+            if folder == own == "engine":
+                room = name.removesuffix(".h")
+                lower = room == source.stem or level(ENGINE, room) < level(ENGINE, source.stem)
+            assert lower or folder == own != "engine", f"{source.name} includes {folder}/{name}"
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda p: f"{p.parent.name}/{p.name}")
-def test_seams_stay_where_they_are(source: Path) -> None:
-    text = source.read_text()
-    if source.suffix == ".cpp":
-        assert ("#include <ATen" in text or "#include <c10" in text) == (source.parent.name == "torch")
-    assert "#include <pybind11" not in text or source.parent.name == "python"
-    assert "Python.h" not in text
+def test_seams_stay_where_they_are() -> None:
+    for source in SOURCES:
+        text = source.read_text()
+        if source.suffix == ".cpp":
+            assert ("#include <ATen" in text or "#include <c10" in text) == (source.parent.name == "torch"), source
+        assert "#include <pybind11" not in text or source.parent.name == "python", source
+        assert "Python.h" not in text, source
 
 
 def imports_of(source: Path) -> set[str]:
@@ -192,11 +190,11 @@ def room_of(source: Path) -> str:
     return source.relative_to(ROOT).parts[1].removesuffix(".py")
 
 
-@pytest.mark.parametrize("source", sorted((ROOT / "vtensor").glob("**/*.py")), ids=lambda p: str(p.relative_to(ROOT)))
-def test_vtensor_imports_downward(source: Path) -> None:
-    own = room_of(source)
-    for imported in imports_of(source) - {own}:
-        assert level(VTENSOR, imported) < level(VTENSOR, own), f"{source.name} imports {imported}"
+def test_vtensor_imports_downward() -> None:
+    for source in sorted((ROOT / "vtensor").glob("**/*.py")):
+        own = room_of(source)
+        for imported in imports_of(source) - {own}:
+            assert level(VTENSOR, imported) < level(VTENSOR, own), f"{source.name} imports {imported}"
 
 
 def rooms_of(package: Path) -> list[set[str]]:
@@ -207,28 +205,24 @@ def rooms_of(package: Path) -> list[set[str]]:
     return harmonies.get(package.relative_to(ROOT).as_posix()) or rooms[package.name]
 
 
-@pytest.mark.parametrize(
-    "source",
-    sorted([*ROOT.glob("lgm/*/**/*.py"), *ROOT.glob("vtensor/*/**/*.py")]),
-    ids=lambda p: str(p.relative_to(ROOT)),
-)
-def test_rooms_of_packages_import_downward(source: Path) -> None:
-    text, rooms = source.read_text(), rooms_of(source.parent)
-    named = re.findall(r"^ *from \. import ([\w, ]+)", text, re.MULTILINE)
-    beside = [*re.findall(r"^ *from \.(\w+) import", text, re.MULTILINE), *re.findall(r"\w+", ", ".join(named))]
-    for imported in beside:
-        assert level(rooms, imported) < level(rooms, source.stem), f"{source.name} imports {imported}"
-    if rooms is PIPELINE:
-        for imported in re.findall(r"^from \.\.(\w+) import", text, re.MULTILINE):
-            assert level(HARMONY, imported) < level(HARMONY, "pipeline"), f"{source.name} imports {imported}"
+def test_rooms_of_packages_import_downward() -> None:
+    for source in sorted([*ROOT.glob("lgm/*/**/*.py"), *ROOT.glob("vtensor/*/**/*.py")]):
+        text, rooms = source.read_text(), rooms_of(source.parent)
+        named = re.findall(r"^ *from \. import ([\w, ]+)", text, re.MULTILINE)
+        beside = [*re.findall(r"^ *from \.(\w+) import", text, re.MULTILINE), *re.findall(r"\w+", ", ".join(named))]
+        for imported in beside:
+            assert level(rooms, imported) < level(rooms, source.stem), f"{source.name} imports {imported}"
+        if rooms is PIPELINE:
+            for imported in re.findall(r"^from \.\.(\w+) import", text, re.MULTILINE):
+                assert level(HARMONY, imported) < level(HARMONY, "pipeline"), f"{source.name} imports {imported}"
 
 
-@pytest.mark.parametrize("source", sorted((ROOT / "lgm").glob("**/*.py")), ids=lambda p: str(p.relative_to(ROOT)))
-def test_lgm_imports_downward_and_nothing_of_vtensor_or_torch(source: Path) -> None:
-    own = room_of(source)
-    for imported in imports_of(source) - {own}:
-        assert level(LGM, imported) < level(LGM, own), f"{source.name} imports {imported}"
-    assert not re.search(r"^\s*(import|from) (torch|vtensor|scipy)\b", source.read_text(), re.MULTILINE)
+def test_lgm_imports_downward_and_nothing_of_vtensor_or_torch() -> None:
+    for source in sorted((ROOT / "lgm").glob("**/*.py")):
+        own = room_of(source)
+        for imported in imports_of(source) - {own}:
+            assert level(LGM, imported) < level(LGM, own), f"{source.name} imports {imported}"
+        assert not re.search(r"^\s*(import|from) (torch|vtensor|scipy)\b", source.read_text(), re.MULTILINE), source
 
 
 def test_files_are_one_concept() -> None:
@@ -253,11 +247,9 @@ def overlong(source: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    "source", [*PROSE, *sorted(ROOT.glob("docs/*.md")), *NATIVE], ids=lambda p: f"{p.parent.name}/{p.name}"
-)
-def test_lines_have_at_most_as_many_columns_as_promised(source: Path) -> None:
-    assert overlong(source) == []
+def test_lines_have_at_most_as_many_columns_as_promised() -> None:
+    for source in [*PROSE, *sorted(ROOT.glob("docs/*.md")), *NATIVE]:
+        assert overlong(source) == [], source.name
 
 
 def test_overlong_lines_are_found(tmp_path: Path) -> None:
@@ -293,12 +285,10 @@ def methods(header: str) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize(
-    "source", [path for path in SOURCES if path.suffix == ".h"], ids=lambda p: f"{p.parent.name}/{p.name}"
-)
-def test_no_class_does_everything(source: Path) -> None:
-    for name, count in methods(source.read_text()).items():
-        assert count <= 30, f"{name} has {count} functions"
+def test_no_class_does_everything() -> None:
+    for source in [path for path in SOURCES if path.suffix == ".h"]:
+        for name, count in methods(source.read_text()).items():
+            assert count <= 30, f"{source.name}: {name} has {count} functions"
 
 
 def test_functions_are_counted() -> None:
@@ -306,13 +296,15 @@ def test_functions_are_counted() -> None:
     assert methods(header) == {"A": 2, "B": 1}
 
 
-@pytest.mark.parametrize("source", sorted(p for top in ("lgm", "vtensor") for p in (ROOT / top).rglob("*.py")), ids=str)
-def test_docstrings_name_modules_that_are_there(source: Path) -> None:
+def test_docstrings_name_modules_that_are_there() -> None:
     """``package.module`` in the words with which a module opens."""
-    top = ROOT / source.relative_to(ROOT).parts[0]
-    for package, module in re.findall(
-        r"``(?:lgm\.|vtensor\.)?([a-z_]+)\.([a-z_]+)``", source.read_text().split('"""')[1]
-    ):
-        if (folder := top / package).is_dir():
-            there = (folder / module).is_dir() or (folder / f"{module}.py").is_file()
-            assert there or re.search(rf"\b{module}\b", (folder / "__init__.py").read_text()), f"{package}.{module}"
+    for source in [path for top in ("lgm", "vtensor") for path in sorted((ROOT / top).rglob("*.py"))]:
+        top = ROOT / source.relative_to(ROOT).parts[0]
+        for package, module in re.findall(
+            r"``(?:lgm\.|vtensor\.)?([a-z_]+)\.([a-z_]+)``", source.read_text().split('"""')[1]
+        ):
+            if (folder := top / package).is_dir():
+                there = (folder / module).is_dir() or (folder / f"{module}.py").is_file()
+                assert there or re.search(rf"\b{module}\b", (folder / "__init__.py").read_text()), (
+                    f"{source}: {package}.{module}"
+                )

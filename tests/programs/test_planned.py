@@ -658,7 +658,7 @@ def test_a_plan_that_cannot_be_installed_leaves_nothing_behind(
     def refuse(*_given: Any) -> None:
         raise RuntimeError("refused")
 
-    monkeypatch.setattr("vtensor.planning.planner.install", refuse)
+    monkeypatch.setattr("vtensor.planning.current_planner.install", refuse)
     with pytest.raises(RuntimeError, match="refused"):
         vtensor.enable(200 * PAGE, chunk=PAGE, plan=path)
     assert not vtensor.is_enabled()
