@@ -6,6 +6,7 @@ Nothing faults there, as on a GPU: an operator whose arguments the observer does
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -140,6 +141,15 @@ def emptying() -> Callable[[], None]:
         filler.extend(torch.full((CHUNK // 4,), 7000.0 + i) for i in range(BUDGET - 2))
 
     return empty_the_device
+
+
+@pytest.fixture(autouse=True)
+def quick_collections() -> Iterator[None]:
+    """What other tests imported is not looked through again and again: it took twice as long as the operators."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def check(samples: int, *, every_way: bool) -> int:
