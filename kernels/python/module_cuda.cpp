@@ -19,6 +19,7 @@ CudaDriver* g_driver = nullptr;  // the current engine's; nullptr without one
 // Donated chunks that are not in use: their owner's again.
 std::vector<Address> unused_chunks() {
   std::vector<Address> homes;
+  if (g_driver == nullptr) return homes;
   while (const Address home = g_driver->take_back()) homes.push_back(home);
   return homes;
 }

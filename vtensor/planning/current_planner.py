@@ -89,7 +89,7 @@ def keep_journal() -> Journal:
     planner = current()
     if planner.journal is None:
         planner.journal = Journal(planner.module)
-        planner.listeners.append(planner.journal.note)
+        listen(planner.journal.note)
     return planner.journal
 
 

@@ -173,7 +173,7 @@ class Planner:
 
     def _prefetch(self, recording: Recording, raw: dict[str, Any], device: lgm.Device) -> None:
         arrivals = prefetch(recording.trace, raw["use_away"], device)
-        if self._hand_over(device, lambda: install_arrivals(self.module, arrivals, recording)):
+        if self._hand_over(device, partial(install_arrivals, self.module, arrivals, recording)):
             log.info("prefetching: %d operations found something away", len(np.unique(arrivals.op)))
 
     def _hand_over(self, device: lgm.Device, install: Callable[[], None]) -> bool:
