@@ -45,6 +45,7 @@ namespace vt {
   F(cuStreamCreate)                \
   F(cuStreamDestroy)               \
   F(cuStreamWaitEvent)             \
+  F(cuStreamIsCapturing)           \
   F(cuEventCreate)                 \
   F(cuEventDestroy)                \
   F(cuEventRecord)                 \

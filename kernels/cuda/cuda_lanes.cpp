@@ -1,11 +1,14 @@
 #include "cuda/cuda_lanes.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace vt {
 
 namespace {
 constexpr std::size_t kMostLanes = static_cast<std::size_t>(Ticket::Lane::none);
+constexpr unsigned kPatience = 4;  // asking takes the host a microsecond, and was done three times for each copy
+constexpr Bytes kMostAtOnce = Bytes{16} << 20;  // takes the link 0.3 ms; more would be free no sooner, and is no faster
 }  // namespace
 
 CudaLanes::CudaLanes(const CudaContext& context) : context_(context), api_(context.api), lines_(2) {
@@ -49,48 +52,80 @@ Status CudaLanes::event(CUevent* event) {
   return kOk;
 }
 
+// The lane's stream. While a graph is captured on it, an event there would be the graph's, and what is asked of it is not done now:
+// then any other, as what it was asked for before has a ticket (StreamOrder::mark_streams).
+CUstream CudaLanes::recordable(Ticket::Lane lane) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUstream stream = line(lane).stream;
+  const bool told = lane >= Ticket::Lane::first_stream && api_.cuStreamIsCapturing_(stream, &status) == CUDA_SUCCESS;
+  return told && status != CU_STREAM_CAPTURE_STATUS_NONE ? lines_[0].stream : stream;
+}
+
 // An event that ends what the lane was asked for so far. Pre: the context is current, mutex_ is held.
 Status CudaLanes::record(Ticket::Lane lane, CUevent* end) {
   Status status = event(end);
   if (!status.ok()) return status;
-  status = cuda_status("cuEventRecord", api_.cuEventRecord_(*end, line(lane).stream));
+  status = cuda_status("cuEventRecord", api_.cuEventRecord_(*end, recordable(lane)));
   if (!status.ok()) events_.push_back(*end);
   return status;
 }
 
-// The same with a ticket.
-Status CudaLanes::issue(Ticket::Lane lane, CUevent begin, Ticket* ticket) {
-  Line& line = this->line(lane);
-  CUevent end = nullptr;
-  const Status status = record(lane, &end);
-  if (!status.ok()) return status;
-  line.pending.push_back({++line.issued, begin, end});
-  *ticket = {lane, line.issued};
+// The same, for the tickets up to this one.
+Status CudaLanes::end(Ticket::Lane lane, CUevent begin, std::uint64_t number) {
+  CUevent ended = nullptr;
+  const Status status = record(lane, &ended);
+  if (status.ok()) line(lane).pending.push_back({number, begin, ended});
+  return status;
+}
+
+Status CudaLanes::copy(Ticket::Lane lane, Address at, void* memory, Bytes bytes, Ticket* ticket) {
+  const Current current(context_);
+  std::lock_guard lock(mutex_);
+  Gathered& gathered = line(lane).gathered;
+  const bool follows = gathered.at + gathered.bytes == at && gathered.memory + gathered.bytes == memory;
+  if (!follows || gathered.bytes == 0 || gathered.bytes + bytes > kMostAtOnce) {
+    go(lane);
+    const Status status = keep_events(2);
+    if (!status.ok()) return status;
+    gathered = {at, static_cast<char*>(memory), 0};
+  }
+  gathered.bytes += bytes;
+  *ticket = {lane, ++line(lane).issued};
   return kOk;
 }
 
-Status CudaLanes::copy(Ticket::Lane lane, Address home, void* memory, Bytes bytes, Ticket* ticket) {
+Status CudaLanes::start(Ticket::Lane lane, const Gathered& copy, CUevent* begin) {
+  const auto device = static_cast<CUdeviceptr>(copy.at);
+  const CUstream stream = line(lane).stream;
+  Status status = record(lane, begin);
+  if (!status.ok()) return status;
+  status = lane == Ticket::Lane::out
+               ? cuda_status("copy_out", api_.cuMemcpyDtoHAsync_(copy.memory, device, copy.bytes, stream))
+               : cuda_status("copy_in", api_.cuMemcpyHtoDAsync_(device, copy.memory, copy.bytes, stream));
+  if (!status.ok()) events_.push_back(*begin);
+  return status;
+}
+
+// Pre: the context is current, mutex_ is held. Stops the program if the device takes no copy: its context is lost, and whoever was
+// told of the copy may have given the memory away.
+void CudaLanes::go(Ticket::Lane lane) {
+  const Gathered copy = std::exchange(line(lane).gathered, {});
+  if (copy.bytes == 0) return;
+  CUevent begin = nullptr;
+  const auto thrice = [](auto call) {
+    Status status = call();
+    for (int again = 0; again < 2 && !status.ok(); ++again) status = call();
+    if (!status.ok()) fatal("a copy cannot be asked for and followed: " + describe(status));
+  };
+  thrice([&] { return start(lane, copy, &begin); });
+  thrice([&] { return end(lane, begin, line(lane).issued); });
+}
+
+void CudaLanes::go() {
   const Current current(context_);
   std::lock_guard lock(mutex_);
-  const auto device = static_cast<CUdeviceptr>(home);
-  const CUstream stream = line(lane).stream;
-  CUevent begin = nullptr;
-  Status status = keep_events(2);
-  if (status.ok()) status = event(&begin);
-  if (status.ok()) status = cuda_status("cuEventRecord", api_.cuEventRecord_(begin, stream));
-  if (status.ok()) {
-    status = lane == Ticket::Lane::out ? cuda_status("copy_out", api_.cuMemcpyDtoHAsync_(memory, device, bytes, stream))
-                                       : cuda_status("copy_in", api_.cuMemcpyHtoDAsync_(device, memory, bytes, stream));
-  }
-  if (!status.ok()) {
-    if (begin != nullptr) events_.push_back(begin);
-    return status;
-  }
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    status = issue(lane, begin, ticket);
-    if (status.ok()) return kOk;
-  }
-  fatal("a copy that was asked for cannot be followed: " + describe(status));
+  go(Ticket::Lane::out);
+  go(Ticket::Lane::in);
 }
 
 // Sees which tickets are passed, and takes their events back. Pre: the context is current, mutex_ is held.
@@ -99,7 +134,10 @@ void CudaLanes::collect(Line& line) {
     const Pending& oldest = line.pending.front();
     const CUresult result = api_.cuEventQuery_(oldest.end);
     const bool captured = result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result == CUDA_ERROR_CAPTURED_EVENT;
-    if (result == CUDA_ERROR_NOT_READY || captured) return;
+    if (result == CUDA_ERROR_NOT_READY || captured) {
+      line.patience = kPatience;
+      return;
+    }
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED) {
       line.broken = true;
       return;
@@ -115,11 +153,21 @@ void CudaLanes::collect(Line& line) {
   }
 }
 
+// Pre: it was asked of the device, and not seen to be passed.
+CUevent CudaLanes::end_of(Ticket ticket) {
+  const auto& pending = line(ticket.lane).pending;
+  const auto ends_it = [](const Pending& one, std::uint64_t number) { return one.number < number; };
+  return std::lower_bound(pending.begin(), pending.end(), ticket.number, ends_it)->end;
+}
+
 CopyState CudaLanes::poll(Ticket ticket, int* error) {
   const Current current(context_);
   std::lock_guard lock(mutex_);
   Line& line = this->line(ticket.lane);
-  if (ticket.number > line.passed) collect(line);
+  if (ticket.number > line.passed) {
+    if (line.pending.empty()) go(ticket.lane);
+    line.patience > 0 ? static_cast<void>(--line.patience) : collect(line);
+  }
   if (line.broken) {
     if (error != nullptr) *error = 0;
     return CopyState::failed;
@@ -134,9 +182,10 @@ void CudaLanes::wait(Ticket ticket) {
     {
       std::lock_guard lock(mutex_);
       Line& line = this->line(ticket.lane);
+      go(ticket.lane);
       collect(line);
       if (ticket.number <= line.passed || line.broken || line.pending.empty()) return;
-      end = line.pending[ticket.number - line.pending.front().number].end;
+      end = end_of(ticket);
     }
     // Another thread may see the event first and use it again: then this waits for something later, and looks once more.
     (void)api_.cuEventSynchronize_(end);
@@ -150,7 +199,7 @@ LaneTimes CudaLanes::times(Ticket::Lane lane) const {
 
 std::size_t CudaLanes::copies() const {
   std::lock_guard lock(mutex_);
-  return lines_[0].pending.size() + lines_[1].pending.size();
+  return lines_[0].issued - lines_[0].passed + lines_[1].issued - lines_[1].passed;
 }
 
 Status CudaLanes::adopt(void* stream, Ticket::Lane* lane) {
@@ -169,8 +218,12 @@ Status CudaLanes::adopt(void* stream, Ticket::Lane* lane) {
 Status CudaLanes::mark(Ticket::Lane lane, Ticket* ticket) {
   const Current current(context_);
   std::lock_guard lock(mutex_);
-  collect(line(lane));
-  return issue(lane, nullptr, ticket);
+  Line& line = this->line(lane);
+  go(lane);
+  if (line.issued % kPatience == 0) collect(line);
+  const Status status = end(lane, nullptr, line.issued + 1);
+  if (status.ok()) *ticket = {lane, ++line.issued};
+  return status;
 }
 
 Status CudaLanes::order(Ticket::Lane later, Ticket earlier) {
@@ -179,8 +232,8 @@ Status CudaLanes::order(Ticket::Lane later, Ticket earlier) {
   Line& before = line(earlier.lane);
   if (earlier.number == 0 || earlier.number > before.issued) return illegal("order");
   if (earlier.number <= before.passed) return kOk;
-  const CUevent end = before.pending[earlier.number - before.pending.front().number].end;
-  return cuda_status("cuStreamWaitEvent", api_.cuStreamWaitEvent_(line(later).stream, end, 0));
+  go(earlier.lane);  // not `later`: what was gathered there comes after it, too, and nothing that was asked for can wait for that
+  return cuda_status("cuStreamWaitEvent", api_.cuStreamWaitEvent_(line(later).stream, end_of(earlier), 0));
 }
 
 Status CudaLanes::stamp(Ticket::Lane lane) {

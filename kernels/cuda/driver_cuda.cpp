@@ -279,16 +279,16 @@ Status CudaDriver::unmap_host(Address at) {
 
 // --- copies ------------------------------------------------------------------------------------------------------------------
 
-Status CudaDriver::copy(Ticket::Lane lane, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
-  Address home = 0;
+Status CudaDriver::copy(Ticket::Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
   {
     std::lock_guard lock(mutex_);
-    if (chunk >= chunks_.size() || !chunks_[chunk].exists || place.memory == nullptr || bytes == 0 || bytes > chunk_bytes_) {
-      return illegal(lane == Ticket::Lane::out ? "copy_out" : "copy_in");
-    }
-    home = chunks_[chunk].home;
+    const auto leads = mapped_.find(at);
+    const bool there = chunk < chunks_.size() && chunks_[chunk].exists &&
+                       (at == 0 || (leads != mapped_.end() && leads->second == chunk));
+    if (!there || place.memory == nullptr || bytes == 0 || bytes > chunk_bytes_) return illegal("copy");
+    if (at == 0) at = chunks_[chunk].home;
   }
-  return lanes_.copy(lane, home, place.memory, bytes, ticket);
+  return lanes_.copy(lane, at, place.memory, bytes, ticket);
 }
 
 LiveHandles CudaDriver::live() const {

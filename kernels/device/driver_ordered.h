@@ -21,6 +21,19 @@ class OrderedDriver : public Driver {
   // Unmaps so many at consecutive addresses, as unmap does, all or none.
   virtual Status unmap_run(Address at, std::size_t chunks) = 0;
 
+  // --- copies of what lies side by side -------------------------------------------------------------------------
+  // copy_out and copy_in of a chunk to which `at` leads, and no other chunk before the copy is done. Those that follow each other
+  // on their lane side by side, there and in the host's memory, may be one; it begins at the latest when something else is asked
+  // of the lane, or with go().
+  virtual Status copy_out_at(Address /*at*/, ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) {
+    return copy_out(from, to, bytes, ticket);
+  }
+  virtual Status copy_in_at(const HostPlace& from, Address /*at*/, ChunkId to, Bytes bytes, Ticket* ticket) {
+    return copy_in(from, to, bytes, ticket);
+  }
+  // Nothing follows side by side now.
+  virtual void go() {}
+
   // --- memory of the host that the device uses in place ------------------------------------------------------
   // Memory for one chunk that map_host takes, and that the processor reads and writes too. failed where there is none to be had.
   virtual Status make_place(HostPlace* /*place*/) { return {Code::failed, "make_place", 0}; }

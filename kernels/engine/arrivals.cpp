@@ -14,6 +14,7 @@ void Arrivals::move(std::span<const PlannedMove> out, std::span<const PlannedMov
     }
   }
   pump();
+  copies_.go();
   wake_pump();
 }
 
@@ -33,6 +34,7 @@ void Arrivals::leave(const PlannedMove& move) {
 void Arrivals::start() {
   while (!line_.empty() && !demand_.any() && pump_run()) {
   }
+  copies_.go();
   note_line();
 }
 

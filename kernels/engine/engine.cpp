@@ -24,7 +24,7 @@ Engine::Engine(std::unique_ptr<Driver> driver, std::unique_ptr<HostStore> store,
       arrivals_(mutex_, ground_, copies_, *kind_.moves, eviction_, supply_, demand_),
       lending_(mutex_, drained_, ground_, ranges_, *store_, *kind_.slots, *kind_.moves, pins_, remake_, uses_),
       streams_(kind_.fences ? std::make_unique<Streams>(mutex_, drained_, ground_, ranges_, *kind_.fences) : nullptr),
-      seats_(kind_.fences ? std::make_unique<Seats>(mutex_, drained_, ranges_, pool_, chunks_, freed_) : nullptr),
+      seats_(kind_.fences ? std::make_unique<Seats>(mutex_, drained_, ranges_, pool_, chunks_, freed_, *kind_.moves) : nullptr),
       inspector_(mutex_, drained_, ground_, ranges_, roster_, pool_, chunks_, *kind_.slots, copies_, remake_, streams_.get()) {
   kind_.slots->when_full([this] { freed_.sweep(); });  // what dead tensors have in place
 }

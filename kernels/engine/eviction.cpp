@@ -29,6 +29,7 @@ Status Eviction::evict_some(std::size_t want) {
       if (!status.ok()) return started > 0 ? kOk : status;
       ++started;
     }
+    copies_.go();
     if (started > 0) return kOk;
   }
   return {Code::nothing_leaves, "", 0};

@@ -16,7 +16,7 @@ namespace vt {
 
 class Eviction {
  public:
-  Eviction(Ground& ground, const Roster& roster, const CopyEngine& copies, Moves& moves, Remake& remake)
+  Eviction(Ground& ground, const Roster& roster, CopyEngine& copies, Moves& moves, Remake& remake)
       : ground_(ground), roster_(roster), copies_(copies), moves_(moves), remake_(remake) {}
 
   // Starts the leaving of up to `want` vTensors of the best victim (all of it with whole-tensor granularity, or where it is
@@ -33,7 +33,7 @@ class Eviction {
 
   Ground& ground_;
   const Roster& roster_;
-  const CopyEngine& copies_;
+  CopyEngine& copies_;
   Moves& moves_;
   Remake& remake_;
 };

@@ -36,7 +36,7 @@ bool OrderedMappings::take_former(const Range& range, std::uint32_t index, bool 
     *chunk = seat;
     return true;
   }
-  if (former == kNone) return false;
+  if (former == kNone || pool_.is_kept(former)) return false;
   if (!pool_.take(former, returns && chunks_.left_by(former) == ground_.address_of(range, index))) return false;
   *chunk = former;
   return true;

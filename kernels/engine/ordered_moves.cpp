@@ -15,12 +15,14 @@ Status OrderedMoves::leave(Range& range, std::uint32_t index) {
     ++ground_.counters.discards;
   } else {
     SlotId slot = kNone;
-    Status status = slots_.acquire(&slot);
+    const SlotId before = index > 0 ? range.parts[index - 1].slot : kNone;
+    Status status = slots_.acquire(&slot, false, before);
     if (!status.ok()) return status;
     order_.after(Lane::out, after);
     order_.after(Lane::out, fences_.of_slot(slot));
     Ticket copy;
-    status = copies_.start_in_order(Lane::out, part.chunk, slots_.place(slot), ground_.bytes_in(range, index), &copy);
+    status = copies_.start_in_order(Lane::out, ground_.address_of(range, index), part.chunk, slots_.place(slot),
+                                    ground_.bytes_in(range, index), &copy);
     if (!status.ok()) {
       slots_.give_back(slot);
       return status;
@@ -57,7 +59,8 @@ Status OrderedMoves::arrive(Range& range, std::uint32_t index, ChunkId chunk) {
   if (!status.ok()) return status;
   order_.after(Lane::in, fences_.of_chunk(chunk));
   Ticket copy;
-  status = copies_.start_in_order(Lane::in, chunk, slots_.place(part.slot), ground_.bytes_in(range, index), &copy);
+  status = copies_.start_in_order(Lane::in, ground_.address_of(range, index), chunk, slots_.place(part.slot),
+                                  ground_.bytes_in(range, index), &copy);
   if (!status.ok()) return status;
   chunks_.assign(part, chunk);
   range.ready.store(copy.number);

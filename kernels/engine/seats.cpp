@@ -1,6 +1,7 @@
 #include "engine/seats.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace vt {
 
@@ -52,16 +53,21 @@ Wish Seats::again(const Range& range, std::vector<ChunkId>* chunks) const {
   return {*chunks, range.maker};
 }
 
-void Seats::begin(std::size_t vtensors) {
+void Seats::begin(std::size_t vtensors, std::vector<std::uint32_t> number, std::uint32_t given) {
   const Lock lock(mutex_);
   if (closed_.load()) return;
   freed_.keep_formers(kTurns * vtensors);
-  pool_.keep_low(true);
+  pool_.number(std::move(number), given);
+}
+
+void Seats::wait_for_leaving() {
+  Lock lock(mutex_);
+  if (!closed_.load()) moves_.settle(lock);
 }
 
 void Seats::end() {
   const Lock lock(mutex_);
-  pool_.keep_low(false);
+  pool_.number({}, 0);
 }
 
 }  // namespace vt

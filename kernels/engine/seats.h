@@ -19,8 +19,9 @@ namespace vt {
 class Seats {
  public:
   // `closed`: the device is gone.
-  Seats(std::mutex& mutex, const std::atomic<bool>& closed, RangeTable& ranges, ChunkPool& pool, Chunks& chunks, Freed& freed)
-      : mutex_(mutex), closed_(closed), ranges_(ranges), pool_(pool), chunks_(chunks), freed_(freed) {}
+  Seats(std::mutex& mutex, const std::atomic<bool>& closed, RangeTable& ranges, ChunkPool& pool, Chunks& chunks, Freed& freed,
+        Moves& moves)
+      : mutex_(mutex), closed_(closed), ranges_(ranges), pool_(pool), chunks_(chunks), freed_(freed), moves_(moves) {}
 
   // All chunks there are, and those that are yet to be made.
   std::vector<ChunkId> chunks() const;
@@ -31,8 +32,10 @@ class Seats {
   // What was dropped is about to be made again, in memory that will be its: that is wanted where it is.
   Wish again(const Range& range, std::vector<ChunkId>* chunks) const;
   // A plan is followed that has seats for so many vTensors: their addresses are kept from one iteration to the next, and what has
-  // no seat takes the chunks that are seats the least.
-  void begin(std::size_t vtensors);
+  // no seat takes the chunks that are seats the least, by their numbers (ChunkPool::number).
+  void begin(std::size_t vtensors, std::vector<std::uint32_t> number, std::uint32_t given);
+  // Stands until all that leaves has left: its chunks are free for those whose seats they are.
+  void wait_for_leaving();
   // None is.
   void end();
 
@@ -45,6 +48,7 @@ class Seats {
   ChunkPool& pool_;
   Chunks& chunks_;
   Freed& freed_;
+  Moves& moves_;
 };
 
 }  // namespace vt

@@ -4,8 +4,8 @@
 
 namespace vt {
 
-Status Slots::acquire(SlotId* slot, bool in_operation) {
-  Status status = store_.acquire(slot);
+Status Slots::acquire(SlotId* slot, bool in_operation, SlotId before) {
+  Status status = store_.acquire(slot, before);
   if (status.code == Code::host_full) {
     sweep_();
     status = store_.acquire(slot);

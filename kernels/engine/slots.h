@@ -26,8 +26,9 @@ class Slots {
 
   // Takes a free slot. If there is none, `when_full` is called, and then clean vTensors give theirs up before anything fails.
   // Nothing fails for whoever stands in an operation that cannot be stopped any more (`in_operation`, or something is being made
-  // again): it gets one beyond what the store may hold, and whoever can be told is told next.
-  Status acquire(SlotId* slot, bool in_operation = false);
+  // again): it gets one beyond what the store may hold, and whoever can be told is told next. The one behind `before` if that is
+  // free.
+  Status acquire(SlotId* slot, bool in_operation = false, SlotId before = kNone);
   void when_full(std::function<void()> sweep) { sweep_ = std::move(sweep); }
   // A slot nothing was written to.
   void give_back(SlotId slot) { store_.release(slot); }

@@ -33,6 +33,11 @@ class Streams {
   void pulse(Lane stream) {
     if (ground_.pressed.load(std::memory_order_relaxed) && !closed_.load()) order_.pulse(stream);
   }
+  // A graph is about to be captured on some stream.
+  void before_capture() {
+    Lock lock(mutex_);
+    if (!closed_) order_.mark_streams();
+  }
   // What `stream` was asked for when the tensor is freed may still use it (torch's record_stream). Pre: live.
   void record(const void* address, Lane stream);
 

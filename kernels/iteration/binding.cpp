@@ -100,12 +100,15 @@ std::unordered_map<std::uint64_t, std::uint32_t> Binding::living_by_serial() con
   return index;
 }
 
-void Binding::fill(const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end,
+void Binding::fill(const Plan& plan, const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end,
                    std::vector<PlannedMove>& moves) const {
   moves.clear();
   for (std::size_t k = begin; k < end; ++k) {
     const Bound& bound = bound_[parts[k].tensor];
-    if (bound.range != nullptr) moves.push_back({bound.range, bound.serial, parts[k].first, parts[k].last});
+    if (bound.range == nullptr) continue;
+    moves.push_back({bound.range, bound.serial, parts[k].first, parts[k].last});
+    // Until backward, what is only saved for it (the mask of a dropout) would pass for a workspace (OrderedMoves::may_leave).
+    if (plan.used[parts[k].tensor] != 0 && recorder_.is_birth(*bound.range)) bound.range->seen.store(true);
   }
 }
 

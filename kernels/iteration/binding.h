@@ -41,7 +41,8 @@ class Binding {
   std::vector<Seating::Present> present() const;
 
   // What is there of parts [begin, end).
-  void fill(const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end, std::vector<PlannedMove>& moves) const;
+  void fill(const Plan& plan, const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end,
+            std::vector<PlannedMove>& moves) const;
 
  private:
   // Ranges are records that are used again: the serial tells whether it still is the same tensor.

@@ -28,6 +28,7 @@ struct Plan {
   std::vector<std::uint32_t> births;          // tensors in order of allocation
   std::vector<Bytes> allocated;               // [births + 1] what all before take; the runner fills it in
   std::vector<std::uint8_t> keep;             // [tensors]
+  std::vector<std::uint8_t> used;             // [tensors] an operation had it as an argument: it is no workspace
   Seating seating;                        // on ordered devices
   std::vector<std::uint8_t> lasting;          // [tensors] alive when an iteration begins, and born in none
   std::vector<std::uint64_t> serial;          // [tensors] of lasting ones; 0: not known

@@ -107,8 +107,9 @@ Finding PlanRunner::boundary(Engine& engine, bool timing) {
   if (went_on) binding_.go_on();
   if (followed_ && !went_on) {
     activate(engine, *plans_.back());
-    binding_.fill(active_->away, 0, active_->away.size(), out_now_);
+    binding_.fill(*active_, active_->away, 0, active_->away.size(), out_now_);
     engine.move_by_plan(out_now_, {});  // as the plan expects to find it
+    active_->seating.send_home(engine, binding_.present(), planned);
   }
   return finding;
 }
@@ -195,13 +196,13 @@ void PlanRunner::go_on(Engine& engine) {
   const Plan& plan = *active_;
   while (next_ < until_) {
     const std::uint32_t now = next_++;
-    binding_.fill(plan.out, plan.out_at[now], plan.out_at[now + 1], out_now_);
-    binding_.fill(plan.in, plan.in_at[now], plan.in_at[now + 1], in_now_);
+    binding_.fill(plan, plan.out, plan.out_at[now], plan.out_at[now + 1], out_now_);
+    binding_.fill(plan, plan.in, plan.in_at[now], plan.in_at[now + 1], in_now_);
     if (!out_now_.empty() || !in_now_.empty() || engine.moves_wait()) engine.move_by_plan(out_now_, in_now_);
     if (plan.at.empty()) continue;
-    binding_.fill(plan.drop, plan.drop_at[now], plan.drop_at[now + 1], drop_now_);
+    binding_.fill(plan, plan.drop, plan.drop_at[now], plan.drop_at[now + 1], drop_now_);
     if (!drop_now_.empty()) engine.remake().drop(drop_now_);
-    binding_.fill(plan.make, plan.make_at[now], plan.make_at[now + 1], due_);
+    binding_.fill(plan, plan.make, plan.make_at[now], plan.make_at[now + 1], due_);
     if (!due_.empty()) return;
   }
 }
@@ -243,10 +244,10 @@ bool PlanRunner::rejoin(Engine& engine, std::uint32_t row, StepId step) {
   const Missed missed(*active_, next_, planned);
   next_ = planned;
   apart([&] {
-    binding_.fill(missed.out, 0, missed.out.size(), out_now_);
-    binding_.fill(missed.in, 0, missed.in.size(), in_now_);
+    binding_.fill(*active_, missed.out, 0, missed.out.size(), out_now_);
+    binding_.fill(*active_, missed.in, 0, missed.in.size(), in_now_);
     if (!out_now_.empty() || !in_now_.empty()) engine.move_by_plan(out_now_, in_now_);
-    binding_.fill(missed.drop, 0, missed.drop.size(), drop_now_);
+    binding_.fill(*active_, missed.drop, 0, missed.drop.size(), drop_now_);
     if (!drop_now_.empty()) engine.remake().drop(drop_now_);
   });
   return true;

@@ -68,6 +68,8 @@ class Recorder {
   std::uint32_t tensor_of(const Range& range) const noexcept {
     return range.tag.iteration == iteration_ ? range.tag.tensor : kNone;
   }
+  // Whether it was allocated in this iteration.
+  bool is_birth(const Range& range) const noexcept { return tensor_of(range) != kNone && range.tag.birth != kNone; }
   // Time that is not computing: waiting for copies, moving chunks.
   void stall(std::uint64_t ns) noexcept { stalls_ += ns; }
   std::uint64_t stalls() const noexcept { return stalls_; }

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/seats.h"
+#include "engine/engine.h"
 
 namespace vt {
 
@@ -33,6 +33,9 @@ class Seating {
   bool none() const noexcept { return first_.empty(); }
   // The plan is followed from now on.
   void begin(Seats& seats, const std::vector<Present>& present);
+  // An iteration begins, after one that was or was not `as_planned`: who is there and sits elsewhere goes home. When the plan is
+  // first followed, and after deviations, ever more seldom, as copying has its price, too. Pre: begin().
+  void send_home(Engine& engine, const std::vector<Present>& present, bool as_planned);
   // Of a tensor that is about to be allocated.
   Wish wish(std::uint32_t tensor) const;
   // It was.
@@ -44,12 +47,16 @@ class Seating {
   std::span<const ChunkId> chunks(std::uint32_t tensor) const {
     return std::span(chunk_).subspan(first_[tensor], first_[tensor + 1] - first_[tensor]);
   }
+  std::vector<PlannedMove> misplaced(const Seats& seats, const std::vector<Present>& present) const;
   void choose(Seats& seats, const std::vector<Present>& present);
 
   std::vector<std::uint32_t> first_;
   std::vector<ChunkId> chunk_;   // by vTensor: numbers until they are chosen, chunks from then on
   std::vector<Range*> before_;   // by tensor; records are never freed while their engine lives
+  std::vector<std::uint32_t> number_;  // by chunk, once they are chosen
+  std::uint32_t given_ = 0;            // numbers that are somebody's
   bool chosen_ = false;
+  std::uint32_t homecomings_ = 0;
 };
 
 }  // namespace vt

@@ -16,7 +16,8 @@ Status ChunkPool::acquire(ChunkId* chunk, Take which) {
   if (held_ >= capacity_) return {Code::out_of_budget, "chunk pool", 0};
   if (!free_.empty()) {
     const auto edge = which == Take::newest ? free_.end() - 1 : free_.begin();
-    *chunk = pick(keeps_low_ ? std::max_element(free_.begin(), free_.end()) : edge);
+    const auto lower = [this](ChunkId a, ChunkId b) { return number_of(a) < number_of(b); };
+    *chunk = pick(number_.empty() ? edge : std::max_element(free_.begin(), free_.end(), lower));
   } else if (held_ + leaving_.size() >= capacity_ + overdrawn_) {
     return {Code::out_of_budget, "chunk pool", 0};
   } else {
@@ -46,6 +47,11 @@ bool ChunkPool::take(ChunkId chunk, bool wanted) {
   ++held_;
   changed();
   return true;
+}
+
+bool ChunkPool::is_kept(ChunkId chunk) const {
+  if (number_.empty() || number_of(chunk) >= given_) return false;
+  return std::any_of(free_.begin(), free_.end(), [this](ChunkId free) { return number_of(free) >= given_; });
 }
 
 bool ChunkPool::may_take(ChunkId chunk) const noexcept {

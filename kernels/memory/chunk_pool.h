@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/driver.h"
@@ -26,8 +27,14 @@ class ChunkPool {
   // Takes a free chunk that nothing leaves, unmapped; creates one if there is none and the budget allows. out_of_budget
   // otherwise.
   Status acquire(ChunkId* chunk, Take which = Take::newest);
-  // A plan gives out chunks, the lowest the most (engine/seats.h): what asks for any takes the highest from now on.
-  void keep_low(bool low) noexcept { keeps_low_ = low; }
+  // A plan gives out chunks by numbers, the lowest the most (engine/seats.h): what asks for any takes the highest from now on.
+  // `number`: of each chunk; those from `given` on are given to nobody. Empty: no plan does.
+  void number(std::vector<std::uint32_t> number, std::uint32_t given) {
+    number_ = std::move(number);
+    given_ = given;
+  }
+  // Whether it is given to somebody, while one that is not is free.
+  bool is_kept(ChunkId chunk) const;
   // Takes the chunk whose content has been leaving the longest. False if there is none.
   bool acquire_leaving(ChunkId* chunk);
   // Takes this chunk if it is free; if its content is leaving only where that is `wanted`.
@@ -73,6 +80,7 @@ class ChunkPool {
  private:
   void put(ChunkId chunk);
   ChunkId pick(std::vector<ChunkId>::iterator free);
+  std::uint32_t number_of(ChunkId chunk) const noexcept { return chunk < number_.size() ? number_[chunk] : given_; }
   ChunkId pick_leaving();  // the one that has been leaving the longest
   void changed();  // counts the peak and stops the program if the budget is exceeded
 
@@ -84,7 +92,8 @@ class ChunkPool {
   std::size_t peak_overdrawn_ = 0;
   std::vector<ChunkId> free_, leaving_;  // the newest last
   std::vector<bool> is_free_;            // by chunk
-  bool keeps_low_ = false;
+  std::vector<std::uint32_t> number_;    // by chunk
+  std::uint32_t given_ = 0;
 };
 
 }  // namespace vt

@@ -10,7 +10,7 @@
 #include <deque>
 #include <optional>
 
-#include "device/driver.h"
+#include "device/driver_ordered.h"
 #include "memory/range.h"
 
 namespace vt {
@@ -32,8 +32,13 @@ class CopyEngine {
 
   // Start moving vTensor `index` of `range` between its chunk and `place`. The ticket is kept in the vTensor.
   Status start(Lane lane, Range& range, std::uint32_t index, const HostPlace& place, Bytes bytes);
-  // On an ordered device: ask for a copy that nobody collects by hand; `range` of the collected job is null.
-  Status start_in_order(Lane lane, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
+  // On an ordered device, where `at` leads to the chunk: ask for a copy that nobody collects by hand; `range` of the collected job
+  // is null.
+  Status start_in_order(Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
+  // What was asked for begins, whatever might follow side by side.
+  void go() {
+    if (OrderedDriver* driver = driver_.ordered()) driver->go();
+  }
   // The next copy of the lane that ended and was not yet collected, in order; nothing if it is still under way.
   std::optional<CopyJob> collect(Lane lane);
   // Ends the copy of a vTensor early and forgets it. Returns how it ended.

@@ -39,6 +39,10 @@ void StreamOrder::pulse(Lane stream) {
   if (at(stream).calls.fetch_add(1, std::memory_order_relaxed) % kPulse == 0) make(now(stream));
 }
 
+void StreamOrder::mark_streams() {
+  for (const Ticket& newest : streams()) make(newest);
+}
+
 void StreamOrder::after(Lane later, Ticket earlier) {
   if (earlier.number == 0 || earlier.lane == later) return;
   Stream& stream = at(later);

@@ -55,6 +55,8 @@ class StreamOrder {
   Ticket now(Lane stream) const noexcept { return {stream, at(stream).marked.load() + 1}; }
   // Makes a ticket on a stream every few calls, so that a later eviction need not come after all that was asked since.
   void pulse(Lane stream);
+  // What streams were asked for so far is ended by tickets that exist: none can be made while a graph is captured on one.
+  void mark_streams();
   // Whether what `stream` does from now on comes after this copy.
   bool waited_for(Lane stream, std::uint64_t copy_in) const noexcept { return at(stream).waited_in.load() >= copy_in; }
 

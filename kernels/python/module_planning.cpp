@@ -100,6 +100,7 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
   plan->bytes = vector_of<Bytes>(given["tensor_bytes"].cast<Ints>());
   plan->births = vector_of<std::uint32_t>(given["births"].cast<Ints>());
   plan->keep = vector_of<std::uint8_t>(given["keep"].cast<Ints>());
+  plan->used = vector_of<std::uint8_t>(given["used"].cast<Ints>());
   if (const auto first = vector_of<std::uint32_t>(given["seat_first"].cast<Ints>()); !first.empty()) {
     const auto number = vector_of<std::uint32_t>(given["seat_chunk"].cast<Ints>());
     if (first.size() != plan->bytes.size() + 1 || first.back() != number.size() || !std::is_sorted(first.begin(), first.end())) {
@@ -137,7 +138,7 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
   };
   bool fits = known(plan->out) && known(plan->in) && known(plan->away) && known(plan->drop) && known(plan->make);
   for (const std::uint32_t tensor : plan->births) fits = fits && tensor < tensors;
-  if (!fits || plan->keep.size() != tensors || plan->lasting.size() != tensors || plan->serial.size() != tensors ||
+  if (!fits || plan->keep.size() != tensors || plan->used.size() != tensors || plan->lasting.size() != tensors || plan->serial.size() != tensors ||
       plan->previous.size() != tensors || plan->hash.empty()) {
     throw InvalidUse("a plan's arrays do not fit together");
   }

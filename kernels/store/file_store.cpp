@@ -48,7 +48,7 @@ class FileStore final : public HostStore {
     for (const Fork& fork : forks_) close(fork.children_gone);
   }
 
-  Status acquire(SlotId* slot) override {
+  Status acquire(SlotId* slot, SlotId before) override {
     if (own_ != nullptr) {
       const Status status = own_->acquire(slot);
       if (status.ok()) {
@@ -59,7 +59,7 @@ class FileStore final : public HostStore {
     }
     thaw();
     if (full()) return {Code::host_full, "spill file", 0};
-    const SlotId chosen = next_slot();
+    const SlotId chosen = next_slot(before);
     if (is_new(chosen)) {
       if (!still_there(start_)) return {Code::host_full, kClosed, errno};
       int error = 0;

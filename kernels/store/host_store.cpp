@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "device/host_file.h"
 #include "device/pages.h"
@@ -33,15 +34,19 @@ HostPlace HostStore::place(SlotId slot) const {
 void HostStore::take(SlotId slot) {
   if (is_new(slot)) {
     ++opened_;
-    free_.reserve(opened_);  // so that give() never allocates
+    links_.emplace_back();  // so that give() never allocates
   } else {
-    free_.pop_back();
+    const Link link = std::exchange(links_[slot], {});
+    (link.newer == kNone ? newest_ : links_[link.newer].older) = link.older;
+    if (link.older != kNone) links_[link.older].newer = link.newer;
   }
   ++used_;
 }
 
 void HostStore::give(SlotId slot) {
-  free_.push_back(slot);
+  if (newest_ != kNone) links_[newest_].newer = slot;
+  links_[slot] = {newest_, kNone, true};
+  newest_ = slot;
   --used_;
 }
 
@@ -94,9 +99,9 @@ class RamStore final : public HostStore {
     munmap(raw_, reserved_);
   }
 
-  Status acquire(SlotId* slot) override {
+  Status acquire(SlotId* slot, SlotId before) override {
     if (full()) return {Code::host_full, "host store", 0};
-    *slot = next_slot();
+    *slot = next_slot(before);
     if (pinning_.pin && is_new(*slot)) pin_up_to(Bytes{*slot + 1} * slot_bytes());
     take(*slot);
     return kOk;

@@ -26,8 +26,9 @@ class HostStore {
   // How many slots such a store has; fewer where numbers would run out (beyond.h, lent.h).
   static std::size_t slots_in(Bytes capacity_bytes, Bytes slot_bytes);
 
-  // Takes a free slot. host_full when `capacity` slots are taken or the disk has no room; nothing changed then.
-  virtual Status acquire(SlotId* slot) = 0;
+  // Takes a free slot, the one behind `before` if that is free. host_full when `capacity` slots are taken or the disk has no room;
+  // nothing changed then.
+  virtual Status acquire(SlotId* slot, SlotId before = kNone) = 0;
   // Takes one all the same, in RAM. host_full when the system has no memory left.
   Status acquire_beyond(SlotId* slot);
   void release(SlotId slot);
@@ -64,8 +65,12 @@ class HostStore {
   virtual bool writable_own(SlotId /*slot*/) const noexcept { return true; }
   virtual std::size_t held_own() const noexcept { return used_; }
 
-  // The bookkeeping both stores share: reuse the slot freed last (its pages are warm), else open the next one.
-  SlotId next_slot() const noexcept { return free_.empty() ? opened_ : free_.back(); }
+  // The bookkeeping both stores share: reuse the slot behind `before`, for copies to be side by side, or that freed last (its
+  // pages are warm), else open the next one.
+  SlotId next_slot(SlotId before = kNone) const noexcept {
+    if (before != kNone && before + 1 < opened_ && links_[before + 1].free) return before + 1;
+    return newest_ == kNone ? opened_ : newest_;
+  }
   bool full() const noexcept { return used() >= capacity_; }
   bool is_new(SlotId slot) const noexcept { return slot == opened_; }
   void take(SlotId slot);
@@ -75,8 +80,13 @@ class HostStore {
   Bytes slot_bytes_;
   std::size_t capacity_;
   std::size_t used_ = 0;
+  struct Link {
+    SlotId older = kNone, newer = kNone;
+    bool free = false;
+  };
   SlotId opened_ = 0;  // slots [0, opened_) have been handed out at least once
-  std::vector<SlotId> free_;
+  SlotId newest_ = kNone;    // of those that are free, freed last
+  std::vector<Link> links_;  // by slot
   Lent lent_;
   Beyond beyond_;
 };

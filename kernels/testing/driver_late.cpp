@@ -177,15 +177,27 @@ Status LateDriver::unmap_one(Address at) {
 }
 
 Status LateDriver::copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) {
-  const Lock lock(mutex_);
-  auto body = [to = to.memory, at = home_ + from * chunk_bytes_, bytes] { std::memcpy(to, at, bytes); };
-  return issue(Lane::out, work_.push(number(Lane::out), {body, {}, from}), ticket);
+  return copy(Lane::out, {}, from, to, bytes, ticket);
 }
 
 Status LateDriver::copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) {
+  return copy(Lane::in, {}, to, from, bytes, ticket);
+}
+
+Status LateDriver::copy_out_at(Address at, ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) {
+  return copy(Lane::out, {{at, from}}, from, to, bytes, ticket);
+}
+
+Status LateDriver::copy_in_at(const HostPlace& from, Address at, ChunkId to, Bytes bytes, Ticket* ticket) {
+  return copy(Lane::in, {{at, to}}, to, from, bytes, ticket);
+}
+
+Status LateDriver::copy(Lane lane, LateWork::Uses uses, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
   const Lock lock(mutex_);
-  auto body = [from = from.memory, at = home_ + to * chunk_bytes_, bytes] { std::memcpy(at, from, bytes); };
-  return issue(Lane::in, work_.push(number(Lane::in), {body, {}, to}), ticket);
+  const auto body = [lane, host = place.memory, at = home_ + chunk * chunk_bytes_, bytes] {
+    lane == Lane::out ? std::memcpy(host, at, bytes) : std::memcpy(at, host, bytes);
+  };
+  return issue(lane, work_.push(number(lane), {body, std::move(uses), chunk}), ticket);
 }
 
 CopyState LateDriver::poll(Ticket ticket, int*) {

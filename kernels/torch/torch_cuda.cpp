@@ -142,6 +142,7 @@ class Allocator final : public cca::CUDAAllocator {
   cca::SnapshotInfo snapshot(MempoolId_t pool, bool traces) override { return g_native->snapshot(pool, traces); }
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
     ++g_pools;
+    if (Engine* engine = current_engine(); engine != nullptr && !in_forked_child()) engine->streams()->before_capture();
     g_native->beginAllocateToPool(device, pool, std::move(filter));
   }
   void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {

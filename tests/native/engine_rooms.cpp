@@ -293,9 +293,9 @@ TEST(an_operation_that_pins_first_keeps_its_range) {
 // --- seats.h --------------------------------------------------------------------------------------------------
 
 struct Seated : Rooms {
-  explicit Seated(std::size_t budget) : Rooms(ordered_device, budget), seats(mutex, closed, ranges, pool, chunks, freed) {
+  explicit Seated(std::size_t budget) : Rooms(ordered_device, budget), seats(mutex, closed, ranges, pool, chunks, freed, moves) {
     lock.unlock();
-    seats.begin(64);
+    seats.begin(64, {0, 1, 2, 3, 4, 5, 6, 7}, 8);
     lock.lock();
   }
   Range& sit(const std::vector<ChunkId>& chunks, Range* before = nullptr) {

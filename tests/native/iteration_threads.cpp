@@ -103,6 +103,7 @@ std::unique_ptr<Plan> make_plan(std::uint32_t tensors = kTensors) {
     births.insert(births.end(), {1, 0});
     plan->births.push_back(k);
     plan->keep.push_back(1);
+    plan->used.push_back(1);
     plan->lasting.push_back(0);
     plan->serial.push_back(0);
     plan->previous.push_back(kNone);

@@ -83,7 +83,12 @@ class Program {
 
   Tensor& allocate(std::size_t chunks, Lane stream) {
     // In some stretches a plan has seats for what is allocated: right or not, free or not.
-    if (draw(40) == 0) (sits_ = !sits_) ? engine_->seats()->begin(8 * budget_) : engine_->seats()->end();
+    if (draw(40) == 0) {
+      std::vector<std::uint32_t> number(budget_);
+      std::iota(number.begin(), number.end(), 0);
+      const auto given = static_cast<std::uint32_t>(draw(budget_ + 1));
+      (sits_ = !sits_) ? engine_->seats()->begin(8 * budget_, std::move(number), given) : engine_->seats()->end();
+    }
     const std::size_t kind = draw(12);
     std::vector<ChunkId> wanted;
     for (std::size_t i = 0; sits_ && kind > 1 && i < chunks; ++i) wanted.push_back(static_cast<ChunkId>((kind + i) % budget_));
@@ -472,7 +477,7 @@ TEST(an_address_that_was_given_away_stays_where_it_is) {
 TEST(addresses_that_are_in_use_lead_where_they_led) {
   for (std::uint32_t seed = 0; seed < 20; ++seed) {
     Program program(seed, 3, 1);
-    program.engine().seats()->begin(64);
+    program.engine().seats()->begin(64, {0, 1, 2}, 3);
     for (int i = 0; i < 3; ++i) program.sit(1, {kNone});  // all chunks there are
     while (program.tensors() > 0) program.drop(0);
     program.work().drain();
@@ -635,6 +640,69 @@ TEST(what_the_engine_does_itself_is_no_part_of_a_row) {
   order.wait(order.everything());
   standin().elapsed = {0, 1, 6, 8, 9};
   CHECK((watch.read() == Times{0, 3'000'000, 4'000'000}));
+}
+
+TEST(copies_that_follow_each_other_side_by_side_are_one) {
+  standin().begin(3);
+  CudaDriver driver(kChunk, 0, VT_STANDIN);
+  constexpr std::size_t kCount = 6;
+  std::vector<ChunkId> chunks(kCount);
+  std::vector<char> there(kCount * kChunk), back(kCount * kChunk);
+  Address at = 0;
+  CHECK(driver.set_capacity(kCount).ok() && driver.reserve(kCount * kChunk, &at).ok());
+  for (ChunkId& chunk : chunks) CHECK(driver.create(&chunk).ok());
+  CHECK(driver.map_run(at, chunks).ok());
+  std::iota(there.begin(), there.end(), 0);
+  std::vector<Ticket> in(kCount), out(kCount);
+  const auto bring = [&](std::size_t i) {
+    CHECK(driver.copy_in_at({there.data() + i * kChunk}, at + i * kChunk, chunks[i], kChunk, &in[i]).ok());
+  };
+  for (std::size_t i = 0; i < 4; ++i) bring(i);
+  CHECK(standin().copies == 0);
+  CHECK(in[3].number == 4 && driver.live().copies == 4);
+  driver.go();
+  CHECK(standin().copies == 1);
+  bring(5);  // not beside the last
+  bring(4);  // nor behind the one before
+  CHECK(standin().copies == 2);
+  driver.wait(in[4]);
+  CHECK(standin().copies == 3);
+  for (const Ticket& ticket : in) CHECK(driver.poll(ticket, nullptr) == CopyState::done);
+  const auto send = [&](std::size_t i, std::size_t to) {
+    CHECK(driver.copy_out_at(at + i * kChunk, chunks[i], {back.data() + to * kChunk}, kChunk, &out[i]).ok());
+  };
+  send(0, 0);
+  send(1, 1);
+  CHECK(driver.order(Ticket::Lane::in, out[0]).ok());  // what is waited for begins
+  CHECK(standin().copies == 4);
+  send(2, 3);
+  send(3, 2);  // side by side here, but not there
+  send(4, 4);
+  Ticket all;
+  CHECK(driver.mark(Ticket::Lane::out, &all).ok() && all.number == 6);
+  CHECK(standin().copies == 7);
+  driver.wait(all);
+  std::swap_ranges(back.begin() + 2 * kChunk, back.begin() + 3 * kChunk, back.begin() + 3 * kChunk);
+  CHECK(std::equal(back.begin(), back.begin() + 5 * kChunk, there.begin()));
+  CHECK(!driver.copy_out_at(at, chunks[1], {back.data()}, kChunk, &all).ok());  // it leads elsewhere
+  CHECK(driver.unmap_run(at, kCount).ok() && driver.release(at).ok());
+  for (const ChunkId chunk : chunks) CHECK(driver.destroy(chunk).ok());
+  CHECK(standin().work.complaints().empty());
+}
+
+TEST(where_a_graph_is_captured_no_event_is_recorded) {
+  standin().begin(1);
+  CudaDriver driver(kChunk, 0, VT_STANDIN);
+  StreamOrder order(driver);
+  void* native = reinterpret_cast<void*>(standin().work.add_lane() + 1);
+  const Lane stream = order.adopt(native);
+  order.mark_streams();
+  standin().capturing = native;
+  order.after(Lane::out, order.now(stream));
+  order.wait(order.everything());
+  standin().capturing = nullptr;
+  order.wait(order.everything());
+  CHECK(standin().work.complaints().empty());
 }
 
 TEST(calls_come_from_threads_without_a_context) {

@@ -75,10 +75,16 @@ void let_go(std::uint64_t id) {
   g_handles.erase(id);
 }
 
-CUresult copy(LateWork::Lane lane, std::uintptr_t device, std::function<void()> body) {
-  const auto found = g_mappings.find(device);
-  if (found == g_mappings.end() || !found->second.accessible) return CUDA_ERROR_INVALID_VALUE;
-  g.work.push(lane, {std::move(body), {{device, found->second.handle}}});
+// What is mapped side by side is copied as one.
+CUresult copy(LateWork::Lane lane, std::uintptr_t device, std::size_t bytes, std::function<void()> body) {
+  LateWork::Uses uses;
+  for (std::uintptr_t at = device; at < device + bytes; at += g_handles.at(g_mappings.at(at).handle).bytes) {
+    const auto found = g_mappings.find(at);
+    if (found == g_mappings.end() || !found->second.accessible) return CUDA_ERROR_INVALID_VALUE;
+    uses.push_back({at, found->second.handle});
+  }
+  ++g.copies;
+  g.work.push(lane, {std::move(body), std::move(uses)});
   return CUDA_SUCCESS;
 }
 
@@ -234,12 +240,12 @@ CUresult cuMemHostUnregister(void* at) {
 CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
   CUresult result;
   if (!enters(&result)) return result;
-  return copy(lane_of(stream), from, [=] { std::memcpy(to, pointer(from), bytes); });
+  return copy(lane_of(stream), from, bytes, [=] { std::memcpy(to, pointer(from), bytes); });
 }
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
   CUresult result;
   if (!enters(&result)) return result;
-  return copy(lane_of(stream), to, [=] { std::memcpy(pointer(to), from, bytes); });
+  return copy(lane_of(stream), to, bytes, [=] { std::memcpy(pointer(to), from, bytes); });
 }
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
   CUresult result;
@@ -248,6 +254,10 @@ CUresult cuStreamCreate(CUstream* stream, unsigned) {
   return CUDA_SUCCESS;
 }
 CUresult cuStreamDestroy(CUstream) { return CUDA_SUCCESS; }
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  *status = g.capturing == stream ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
   CUresult result;
   if (!enters(&result)) return result;
@@ -268,6 +278,7 @@ CUresult cuEventDestroy(CUevent event) {
 CUresult cuEventRecord(CUevent event, CUstream stream) {
   CUresult result;
   if (!enters(&result)) return result;
+  if (g.capturing == stream) g.work.complain("an event is recorded where a graph is captured");
   point_of(event) = g.work.end_of(lane_of(stream));
   return CUDA_SUCCESS;
 }
@@ -288,7 +299,7 @@ void StandinCuda::begin(std::uint32_t seed) {
     const auto found = g_mappings.find(at);
     return found != g_mappings.end() && found->second.accessible ? found->second.handle : ~std::uint64_t{0};
   };
-  calls = fail_at = 0;
+  calls = fail_at = copies = 0;
   host_node = -1;
 }
 

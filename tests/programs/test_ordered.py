@@ -7,14 +7,19 @@ read too early changes the result's bits.
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import distributed, nn
 
+import lgm
 import vtensor
+from vtensor.planning.current_planner import newest_plan, wait_for_plan
+from vtensor.settings.config import Config
 
 from ..identity import check_identity
 from .test_programs import MODELS, OPTIMIZERS, training
@@ -142,3 +147,44 @@ def test_what_is_absent_comes_back_with_disable(late: bool) -> None:
         assert vtensor.memory_stats()["absent_bytes.current"] > 0
     for i, tensor in enumerate(tensors):
         assert torch.equal(tensor, torch.full((2048,), float(i)))
+
+
+def test_a_plan_is_followed_to_the_chunk(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only backward uses (the indices of a pool) leaves when the plan says so, though no operation had it as an
+    argument by then; and hardly anything is led elsewhere once all have their seats."""
+
+    def slow_link(config: Config, *_: object) -> lgm.Device:
+        return lgm.Device(config.budget_chunks, 1e9, 1e9)
+
+    monkeypatch.setattr("vtensor.planning.planner.found_device", slow_link)
+    sizes = {"embedding_size": 32, "hidden_sizes": [64, 128], "depths": [2, 2]}
+    torch.manual_seed(0)
+    model = transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes))
+    data, labels = torch.randn(8, 3, 112, 112), torch.randint(0, 2, (8,))
+
+    def train() -> list[dict[str, Any]]:
+        mine = copy.deepcopy(model)
+        optimizer = torch.optim.AdamW(mine.parameters())
+        found = []
+        for _ in range(14):
+            optimizer.zero_grad()
+            mine(pixel_values=data, labels=labels).loss.backward()
+            optimizer.step()
+            wait_for_plan()
+            found.append(vtensor.memory_stats())
+        return found
+
+    settings: dict[str, Any] = {"chunk": 16384, "host": "1GiB"}
+    with vtensor.enabled(1 << 30, policy="lru", **settings):
+        peak = train()[-1]["wanted_bytes.peak"]
+    with vtensor.enabled(peak // 2, recompute="never", **settings):
+        *_, before, after = train()
+        plan = newest_plan()
+    assert plan is not None
+
+    def spent(name: str) -> int:
+        return int(after[name] - before[name])
+
+    assert spent("planned_iterations") == 1
+    assert spent("evictions") + spent("discards") == plan.prediction.out_chunks > 100
+    assert spent("remaps") < 0.5 * plan.prediction.out_chunks  # it was 1.3 times that, for ever

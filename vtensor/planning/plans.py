@@ -48,6 +48,7 @@ def _recorded(recording: Recording) -> dict[str, object]:
         "op_name": trace.op_name,
         "tensor_bytes": trace.tensor_bytes,
         "tensor_born": trace.tensor_born,
+        "used": np.bincount(trace.use_tensor, minlength=trace.tensors) > 0,
         "births": recording.births,
         "lasting": recording.lasting,
         "serial": recording.serial,
