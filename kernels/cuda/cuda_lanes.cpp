@@ -7,7 +7,7 @@ namespace vt {
 
 namespace {
 constexpr std::size_t kMostLanes = static_cast<std::size_t>(Ticket::Lane::none);
-constexpr unsigned kPatience = 4;  // asking takes the host a microsecond, and was done three times for each copy
+constexpr unsigned kSeldom = 4;  // marks, until the device is asked which it passed: that takes the host a microsecond
 constexpr Bytes kMostAtOnce = Bytes{16} << 20;  // takes the link 0.3 ms; more would be free no sooner, and is no faster
 }  // namespace
 
@@ -78,16 +78,17 @@ Status CudaLanes::end(Ticket::Lane lane, CUevent begin, std::uint64_t number) {
   return status;
 }
 
-Status CudaLanes::copy(Ticket::Lane lane, Address at, void* memory, Bytes bytes, Ticket* ticket) {
+Status CudaLanes::copy(Ticket::Lane lane, Address at, const HostPlace& place, Bytes bytes, Ticket* ticket) {
   const Current current(context_);
   std::lock_guard lock(mutex_);
   Gathered& gathered = line(lane).gathered;
-  const bool follows = gathered.at + gathered.bytes == at && gathered.memory + gathered.bytes == memory;
-  if (!follows || gathered.bytes == 0 || gathered.bytes + bytes > kMostAtOnce) {
+  const bool follows = gathered.bytes > 0 && gathered.piece != 0 && gathered.piece == place.piece &&
+                       gathered.at + gathered.bytes == at && gathered.memory + gathered.bytes == place.memory;
+  if (!follows || gathered.bytes + bytes > kMostAtOnce) {
     go(lane);
     const Status status = keep_events(2);
     if (!status.ok()) return status;
-    gathered = {at, static_cast<char*>(memory), 0};
+    gathered = {at, static_cast<char*>(place.memory), 0, place.piece};
   }
   gathered.bytes += bytes;
   *ticket = {lane, ++line(lane).issued};
@@ -134,10 +135,7 @@ void CudaLanes::collect(Line& line) {
     const Pending& oldest = line.pending.front();
     const CUresult result = api_.cuEventQuery_(oldest.end);
     const bool captured = result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result == CUDA_ERROR_CAPTURED_EVENT;
-    if (result == CUDA_ERROR_NOT_READY || captured) {
-      line.patience = kPatience;
-      return;
-    }
+    if (result == CUDA_ERROR_NOT_READY || captured) return;
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED) {
       line.broken = true;
       return;
@@ -166,7 +164,7 @@ CopyState CudaLanes::poll(Ticket ticket, int* error) {
   Line& line = this->line(ticket.lane);
   if (ticket.number > line.passed) {
     if (line.pending.empty()) go(ticket.lane);
-    line.patience > 0 ? static_cast<void>(--line.patience) : collect(line);
+    collect(line);
   }
   if (line.broken) {
     if (error != nullptr) *error = 0;
@@ -220,7 +218,7 @@ Status CudaLanes::mark(Ticket::Lane lane, Ticket* ticket) {
   std::lock_guard lock(mutex_);
   Line& line = this->line(lane);
   go(lane);
-  if (line.issued % kPatience == 0) collect(line);
+  if (line.issued % kSeldom == 0) collect(line);
   const Status status = end(lane, nullptr, line.issued + 1);
   if (status.ok()) *ticket = {lane, ++line.issued};
   return status;

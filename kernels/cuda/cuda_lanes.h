@@ -26,7 +26,7 @@ class CudaLanes {
   CudaLanes& operator=(const CudaLanes&) = delete;
 
   // From `at` to `memory` on the lane out, back on the lane in.
-  Status copy(Ticket::Lane lane, Address at, void* memory, Bytes bytes, Ticket* ticket);
+  Status copy(Ticket::Lane lane, Address at, const HostPlace& place, Bytes bytes, Ticket* ticket);
   // What was gathered begins.
   void go();
   CopyState poll(Ticket ticket, int* error);
@@ -49,14 +49,14 @@ class CudaLanes {
     Address at = 0;
     char* memory = nullptr;
     Bytes bytes = 0;
+    std::uint32_t piece = 0;  // CUDA refuses a copy that is not within one piece of pinned memory
   };
   // A stream, and the events of its tickets that were not seen to be passed.
   struct Line {
     CUstream stream = nullptr;
     std::uint64_t issued = 0, passed = 0;
     std::deque<Pending> pending;
-    Gathered gathered;       // up to `issued`
-    unsigned patience = 0;   // so often nobody asks the device what is done
+    Gathered gathered;  // up to `issued`
     double busy_ms = 0;
     bool broken = false;
   };

@@ -288,7 +288,7 @@ Status CudaDriver::copy(Ticket::Lane lane, Address at, ChunkId chunk, const Host
     if (!there || place.memory == nullptr || bytes == 0 || bytes > chunk_bytes_) return illegal("copy");
     if (at == 0) at = chunks_[chunk].home;
   }
-  return lanes_.copy(lane, at, place.memory, bytes, ticket);
+  return lanes_.copy(lane, at, place, bytes, ticket);
 }
 
 LiveHandles CudaDriver::live() const {

@@ -27,6 +27,7 @@ struct HostPlace {
   int file = -1;             // else this descriptor
   std::int64_t offset = 0;   // and this offset in bytes, a multiple of the chunk size
   std::uint64_t device = 0, inode = 0;  // of the file, which the descriptor may be no more (host_file.h)
+  std::uint32_t piece = 0;   // of memory that was pinned at once, within which a device copies; 0: of no such
 };
 
 // Names a point in the work of a lane: passed when all that was asked of the lane before it is done. Each direction

@@ -113,13 +113,16 @@ class RamStore final : public HostStore {
  private:
   void release_own(SlotId slot) override { give(slot); }
   HostPlace place_own(SlotId slot) const override {
-    return {reinterpret_cast<void*>(base_ + Bytes{slot} * slot_bytes()), -1, 0};
+    const Bytes from = Bytes{slot} * slot_bytes();
+    const auto piece = static_cast<std::uint32_t>(from / at_once() + 1);
+    return {reinterpret_cast<void*>(base_ + from), -1, 0, 0, 0, pinning_.pin ? piece : 0};
   }
+  Bytes at_once() const noexcept { return std::max(kPinnedAtOnce, slot_bytes()); }
 
   // Whole slots, and once only: where pinning was refused the memory stays as it is.
   void pin_up_to(Bytes end) {
     while (tried_ < end) {
-      const Bytes piece = std::min(std::max(kPinnedAtOnce, slot_bytes()), bytes_ - tried_);
+      const Bytes piece = std::min(at_once(), bytes_ - tried_);
       if (pinning_.pin(reinterpret_cast<void*>(base_ + tried_), piece)) {
         madvise(reinterpret_cast<void*>(base_ + tried_), piece, MADV_DONTFORK);  // a fork would copy all that is pinned
         pinned_.push_back(base_ + tried_);

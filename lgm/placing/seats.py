@@ -86,7 +86,7 @@ def seats(plan: Plan, budget_chunks: int | None = None) -> Seats:
             break
         best = given
     chunk = best.chunk
-    if (chunk < 0).sum() > _WITHOUT * len(chunk):
+    if best.without > _WITHOUT * len(chunk):
         chunk[:] = -1
     return Seats(first, chunk, stays.arrivals())
 
@@ -95,18 +95,20 @@ class _Given(NamedTuple):
     chunk: Ints
     aside: int
     """Chunks that are nobody's seat: what has none sits there, and elsewhere on another's."""
+    without: int
+    """Of those that need one at all."""
     most_elsewhere: int
     """Chunks that what has no seat takes at most."""
 
     @property
     def misfits(self) -> int:
-        return int((self.chunk < 0).sum()) + max(self.most_elsewhere - self.aside, 0)
+        return self.without + max(self.most_elsewhere - self.aside, 0)
 
 
 def _give(alike: list[tuple[int, Ints, Bools]], first: Ints, there: int, aside: int, elsewhere: Ints) -> _Given:
     """In this order, each the first chunk that is free throughout. `elsewhere` [moments] is who never has one."""
     chunk = np.full(int(first[-1]), -1, dtype=np.int64)
-    elsewhere = elsewhere.copy()
+    elsewhere, without = elsewhere.copy(), 0
     taken = np.zeros((there - aside, len(_packed(alike[0][2])) if alike else 0), dtype=np.uint64)
     for t, which, present in alike:
         packed = _packed(present)
@@ -115,7 +117,8 @@ def _give(alike: list[tuple[int, Ints, Bools]], first: Ints, there: int, aside: 
             chunk[first[t] + which[: len(free)]] = free
             taken[free] |= packed
             elsewhere += present * (len(which) - len(free))
-    return _Given(chunk, aside, int(elsewhere.max(initial=0)))
+            without += len(which) - len(free)
+    return _Given(chunk, aside, without, int(elsewhere.max(initial=0)))
 
 
 def _made_by_the_way(stays: _Stays) -> Ints:

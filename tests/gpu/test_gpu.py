@@ -195,10 +195,7 @@ def test_no_thread_stands_in_the_steady_state() -> None:
         layers = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(24))).cuda()
         optimizer = torch.optim.SGD(layers.parameters(), lr=0.01)
         _steps(10, step)
-        before = vtensor.memory_stats()
         assert _steps(5, step) == 0
-        after = vtensor.memory_stats()
-        assert after["remaps"] - before["remaps"] <= 0.02 * (after["prefetch_hits"] - before["prefetch_hits"])
         assert vtensor.memory_stats()["moved_out_bytes"] > 0
 
 

@@ -346,6 +346,26 @@ TEST(who_finds_its_seats_free_takes_them_and_the_next_time_nothing_is_mapped) {
   r.close();
 }
 
+TEST(who_has_no_seat_sits_where_nobody_does) {
+  Seated r(6);
+  for (int i = 0; i < 6; ++i) r.tensor(1);
+  for (Range* range : r.ranges.living()) r.freed.bury(*range, true);
+  r.finish();
+  r.lock.unlock();
+  r.seats.begin(64, {5, 0, 4, 1, 2, 3}, 4);  // chunks 0 and 2 are nobody's
+  r.lock.lock();
+  Range* range = &r.sit({kNone, kNone});
+  CHECK((r.in(*range) == std::vector<ChunkId>{0, 2}));
+  Range& third = r.sit({kNone});
+  CHECK(r.in(third) == std::vector<ChunkId>{5});  // that of the highest number
+  r.leave(*range);
+  r.leave(third);
+  Range& again = r.tensor(1);  // whose addresses led to a seat: while there are others
+  CHECK(r.in(again) == std::vector<ChunkId>{0});
+  r.check();
+  r.close();
+}
+
 TEST(who_finds_most_of_its_seats_free_maps_the_rest_only) {
   Seated r(8);
   for (int i = 0; i < 8; ++i) r.tensor(1);

@@ -655,7 +655,7 @@ TEST(copies_that_follow_each_other_side_by_side_are_one) {
   std::iota(there.begin(), there.end(), 0);
   std::vector<Ticket> in(kCount), out(kCount);
   const auto bring = [&](std::size_t i) {
-    CHECK(driver.copy_in_at({there.data() + i * kChunk}, at + i * kChunk, chunks[i], kChunk, &in[i]).ok());
+    CHECK(driver.copy_in_at({there.data() + i * kChunk, -1, 0, 0, 0, 1}, at + i * kChunk, chunks[i], kChunk, &in[i]).ok());
   };
   for (std::size_t i = 0; i < 4; ++i) bring(i);
   CHECK(standin().copies == 0);
@@ -668,8 +668,8 @@ TEST(copies_that_follow_each_other_side_by_side_are_one) {
   driver.wait(in[4]);
   CHECK(standin().copies == 3);
   for (const Ticket& ticket : in) CHECK(driver.poll(ticket, nullptr) == CopyState::done);
-  const auto send = [&](std::size_t i, std::size_t to) {
-    CHECK(driver.copy_out_at(at + i * kChunk, chunks[i], {back.data() + to * kChunk}, kChunk, &out[i]).ok());
+  const auto send = [&](std::size_t i, std::size_t to, std::uint32_t piece = 1) {
+    CHECK(driver.copy_out_at(at + i * kChunk, chunks[i], {back.data() + to * kChunk, -1, 0, 0, 0, piece}, kChunk, &out[i]).ok());
   };
   send(0, 0);
   send(1, 1);
@@ -677,13 +677,14 @@ TEST(copies_that_follow_each_other_side_by_side_are_one) {
   CHECK(standin().copies == 4);
   send(2, 3);
   send(3, 2);  // side by side here, but not there
-  send(4, 4);
+  send(4, 4, 2);
+  send(5, 5, 3);  // side by side, but in memory that was pinned by another call
   Ticket all;
-  CHECK(driver.mark(Ticket::Lane::out, &all).ok() && all.number == 6);
-  CHECK(standin().copies == 7);
+  CHECK(driver.mark(Ticket::Lane::out, &all).ok() && all.number == 7);
+  CHECK(standin().copies == 8);
   driver.wait(all);
   std::swap_ranges(back.begin() + 2 * kChunk, back.begin() + 3 * kChunk, back.begin() + 3 * kChunk);
-  CHECK(std::equal(back.begin(), back.begin() + 5 * kChunk, there.begin()));
+  CHECK(back == there);
   CHECK(!driver.copy_out_at(at, chunks[1], {back.data()}, kChunk, &all).ok());  // it leads elsewhere
   CHECK(driver.unmap_run(at, kCount).ok() && driver.release(at).ok());
   for (const ChunkId chunk : chunks) CHECK(driver.destroy(chunk).ok());

@@ -76,7 +76,13 @@ void let_go(std::uint64_t id) {
 }
 
 // What is mapped side by side is copied as one.
-CUresult copy(LateWork::Lane lane, std::uintptr_t device, std::size_t bytes, std::function<void()> body) {
+CUresult copy(LateWork::Lane lane, std::uintptr_t device, const void* host, std::size_t bytes, std::function<void()> body) {
+  const auto first = static_cast<const char*>(host);
+  for (const auto& [at, pinned] : g_pinned) {
+    const auto begin = static_cast<const char*>(at);
+    const bool touches = first < begin + pinned && begin < first + bytes;
+    if (touches && (first < begin || first + bytes > begin + pinned)) return CUDA_ERROR_INVALID_VALUE;  // as the real one
+  }
   LateWork::Uses uses;
   for (std::uintptr_t at = device; at < device + bytes; at += g_handles.at(g_mappings.at(at).handle).bytes) {
     const auto found = g_mappings.find(at);
@@ -240,12 +246,12 @@ CUresult cuMemHostUnregister(void* at) {
 CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
   CUresult result;
   if (!enters(&result)) return result;
-  return copy(lane_of(stream), from, bytes, [=] { std::memcpy(to, pointer(from), bytes); });
+  return copy(lane_of(stream), from, to, bytes, [=] { std::memcpy(to, pointer(from), bytes); });
 }
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
   CUresult result;
   if (!enters(&result)) return result;
-  return copy(lane_of(stream), to, bytes, [=] { std::memcpy(pointer(to), from, bytes); });
+  return copy(lane_of(stream), to, from, bytes, [=] { std::memcpy(pointer(to), from, bytes); });
 }
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
   CUresult result;
