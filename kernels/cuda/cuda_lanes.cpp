@@ -52,8 +52,8 @@ Status CudaLanes::event(CUevent* event) {
   return kOk;
 }
 
-// The lane's stream. While a graph is captured on it, an event there would be the graph's, and what is asked of it is not done now:
-// then any other, as what it was asked for before has a ticket (StreamOrder::mark_streams).
+// The lane's stream. While a graph is captured on it, an event there would be the graph's, and what is asked of it is not done
+// now: then any other, as what it was asked for before has a ticket (StreamOrder::mark_streams).
 CUstream CudaLanes::recordable(Ticket::Lane lane) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUstream stream = line(lane).stream;
@@ -107,8 +107,8 @@ Status CudaLanes::start(Ticket::Lane lane, const Gathered& copy, CUevent* begin)
   return status;
 }
 
-// Pre: the context is current, mutex_ is held. Stops the program if the device takes no copy: its context is lost, and whoever was
-// told of the copy may have given the memory away.
+// Pre: the context is current, mutex_ is held. Stops the program if the device takes no copy: its context is lost, and whoever
+// was told of the copy may have given the memory away.
 void CudaLanes::go(Ticket::Lane lane) {
   const Gathered copy = std::exchange(line(lane).gathered, {});
   if (copy.bytes == 0) return;

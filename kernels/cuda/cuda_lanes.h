@@ -1,8 +1,8 @@
 // The lanes of a CUDA device: copies, tickets, streams and the order of their work, told by events.
 //
 // Covers: what driver_ordered.h says of lanes and tickets, for memory that the caller answers for.
-// Copies are gathered: what follows side by side is asked of the device as one, when something else is asked of the lane. Asking for
-// a copy takes the host some 20 us, as long as the link takes for 1 MiB; a step of GPT-2 on an H100 had 1,900 of them.
+// Copies are gathered: what follows side by side is asked of the device as one, when something else is asked of the lane. Asking
+// for a copy takes the host some 20 us, as long as the link takes for 1 MiB; a step of GPT-2 on an H100 had 1,900 of them.
 //
 // Leaves: which memory (driver_cuda.h). Thread-safety: all calls may come from any thread.
 #pragma once

@@ -49,18 +49,7 @@ class CudaDriver final : public OrderedDriver {
   Status drop_place(const HostPlace& place) override;
   Status map_host(Address at, const HostPlace& place) override;
   Status unmap_host(Address at) override;
-  Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override {
-    return copy(Ticket::Lane::out, 0, from, to, bytes, ticket);
-  }
-  Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) override {
-    return copy(Ticket::Lane::in, 0, to, from, bytes, ticket);
-  }
-  Status copy_out_at(Address at, ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override {
-    return copy(Ticket::Lane::out, at, from, to, bytes, ticket);
-  }
-  Status copy_in_at(const HostPlace& from, Address at, ChunkId to, Bytes bytes, Ticket* ticket) override {
-    return copy(Ticket::Lane::in, at, to, from, bytes, ticket);
-  }
+  Status copy_at(Ticket::Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) override;
   void go() override { lanes_.go(); }
   CopyState poll(Ticket ticket, int* error) override { return lanes_.poll(ticket, error); }
   void wait(Ticket ticket) override { lanes_.wait(ticket); }
@@ -81,8 +70,6 @@ class CudaDriver final : public OrderedDriver {
   // Memory as described, mapped at an address of its own; and the end of it.
   Status make(const CUmemAllocationProp& what, std::span<const CUmemLocation> users, Chunk* made);
   void unmake(const Chunk& gone);
-  // Where the chunk is mapped: `at`, or at home if that is 0.
-  Status copy(Ticket::Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
 
   const Bytes chunk_bytes_;
   const CudaApi& api_;

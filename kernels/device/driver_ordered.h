@@ -21,16 +21,11 @@ class OrderedDriver : public Driver {
   // Unmaps so many at consecutive addresses, as unmap does, all or none.
   virtual Status unmap_run(Address at, std::size_t chunks) = 0;
 
-  // --- copies of what lies side by side -------------------------------------------------------------------------
-  // copy_out and copy_in of a chunk to which `at` leads, and no other chunk before the copy is done. Those that follow each other
-  // on their lane side by side, there and in the host's memory, may be one; it begins at the latest when something else is asked
-  // of the lane, or with go().
-  virtual Status copy_out_at(Address /*at*/, ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) {
-    return copy_out(from, to, bytes, ticket);
-  }
-  virtual Status copy_in_at(const HostPlace& from, Address /*at*/, ChunkId to, Bytes bytes, Ticket* ticket) {
-    return copy_in(from, to, bytes, ticket);
-  }
+  // --- copies of what lies side by side --------------------------------------------------------------------------
+  // A copy, out to `place` or back, of a chunk to which `at` leads, and to no other before the copy is done; where that is 0,
+  // wherever the chunk is. Those that follow each other on their lane side by side, there and in the host's memory, may be one;
+  // it begins at the latest when something else is asked of the lane, or with go().
+  virtual Status copy_at(Ticket::Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) = 0;
   // Nothing follows side by side now.
   virtual void go() {}
 
@@ -60,6 +55,12 @@ class OrderedDriver : public Driver {
   }
   Status unmap(Address at, Door = Door::closed) final { return unmap_run(at, 1); }
   Status protect(Address, Access) final { return illegal("protect"); }
+  Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) final {
+    return copy_at(Ticket::Lane::out, 0, from, to, bytes, ticket);
+  }
+  Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) final {
+    return copy_at(Ticket::Lane::in, 0, to, from, bytes, ticket);
+  }
   Status map_host(Address, const HostPlace&) override { return {Code::failed, "map_host", 0}; }
   Status unmap_host(Address) override { return illegal("unmap_host"); }
   // What a device was asked to copy cannot be called back, and ends by itself.

@@ -109,7 +109,8 @@ Range* Freed::take_former(std::uint32_t chunks) {
     free.clear();
     if (range.seated) return 0;
     for (const VTensor* part = &range.parts[0]; part < &range.parts[0] + range.chunks; ++part) {
-      if (part->mapped != kNone && pool_.is_free(part->mapped)) free.push_back(part->mapped);
+      const bool to_be_had = part->mapped != kNone && pool_.is_free(part->mapped) && !pool_.is_kept(part->mapped);
+      if (to_be_had) free.push_back(part->mapped);  // as OrderedMappings::take_former has it
     }
     std::sort(free.begin(), free.end());  // two of its addresses may lead to the same chunk
     const auto count = static_cast<std::uint32_t>(std::unique(free.begin(), free.end()) - free.begin());

@@ -18,9 +18,7 @@ Status CopyEngine::start(Lane lane, Range& range, std::uint32_t index, const Hos
 }
 
 Status CopyEngine::start_in_order(Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
-  OrderedDriver& driver = *driver_.ordered();
-  const Status status = lane == Lane::out ? driver.copy_out_at(at, chunk, place, bytes, ticket)
-                                          : driver.copy_in_at(place, at, chunk, bytes, ticket);
+  const Status status = driver_.ordered()->copy_at(lane, at, chunk, place, bytes, ticket);
   if (status.ok()) queues_[index_of(lane)].push_back({*ticket, nullptr, 0, bytes});
   return status;
 }

@@ -32,8 +32,8 @@ class CopyEngine {
 
   // Start moving vTensor `index` of `range` between its chunk and `place`. The ticket is kept in the vTensor.
   Status start(Lane lane, Range& range, std::uint32_t index, const HostPlace& place, Bytes bytes);
-  // On an ordered device, where `at` leads to the chunk: ask for a copy that nobody collects by hand; `range` of the collected job
-  // is null.
+  // On an ordered device, where `at` leads to the chunk: ask for a copy that nobody collects by hand; `range` of the collected
+  // job is null.
   Status start_in_order(Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
   // What was asked for begins, whatever might follow side by side.
   void go() {

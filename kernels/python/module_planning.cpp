@@ -138,8 +138,8 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
   };
   bool fits = known(plan->out) && known(plan->in) && known(plan->away) && known(plan->drop) && known(plan->make);
   for (const std::uint32_t tensor : plan->births) fits = fits && tensor < tensors;
-  if (!fits || plan->keep.size() != tensors || plan->used.size() != tensors || plan->lasting.size() != tensors || plan->serial.size() != tensors ||
-      plan->previous.size() != tensors || plan->hash.empty()) {
+  for (const auto* by_tensor : {&plan->keep, &plan->used, &plan->lasting}) fits = fits && by_tensor->size() == tensors;
+  if (!fits || plan->serial.size() != tensors || plan->previous.size() != tensors || plan->hash.empty()) {
     throw InvalidUse("a plan's arrays do not fit together");
   }
   for (std::size_t t = 0; t < tensors; ++t) plan->settled = plan->settled && (plan->lasting[t] == 0 || plan->serial[t] != 0);

@@ -26,8 +26,8 @@ class HostStore {
   // How many slots such a store has; fewer where numbers would run out (beyond.h, lent.h).
   static std::size_t slots_in(Bytes capacity_bytes, Bytes slot_bytes);
 
-  // Takes a free slot, the one behind `before` if that is free. host_full when `capacity` slots are taken or the disk has no room;
-  // nothing changed then.
+  // Takes a free slot, the one behind `before` if that is free. host_full when `capacity` slots are taken or the disk has no
+  // room; nothing changed then.
   virtual Status acquire(SlotId* slot, SlotId before = kNone) = 0;
   // Takes one all the same, in RAM. host_full when the system has no memory left.
   Status acquire_beyond(SlotId* slot);

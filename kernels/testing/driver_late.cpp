@@ -176,28 +176,13 @@ Status LateDriver::unmap_one(Address at) {
   return close_again(at, chunk_bytes_) ? kOk : Status{Code::failed, "unmap", errno};
 }
 
-Status LateDriver::copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) {
-  return copy(Lane::out, {}, from, to, bytes, ticket);
-}
-
-Status LateDriver::copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) {
-  return copy(Lane::in, {}, to, from, bytes, ticket);
-}
-
-Status LateDriver::copy_out_at(Address at, ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) {
-  return copy(Lane::out, {{at, from}}, from, to, bytes, ticket);
-}
-
-Status LateDriver::copy_in_at(const HostPlace& from, Address at, ChunkId to, Bytes bytes, Ticket* ticket) {
-  return copy(Lane::in, {{at, to}}, to, from, bytes, ticket);
-}
-
-Status LateDriver::copy(Lane lane, LateWork::Uses uses, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
+Status LateDriver::copy_at(Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
   const Lock lock(mutex_);
-  const auto body = [lane, host = place.memory, at = home_ + chunk * chunk_bytes_, bytes] {
-    lane == Lane::out ? std::memcpy(host, at, bytes) : std::memcpy(at, host, bytes);
+  const auto body = [lane, host = place.memory, home = home_ + chunk * chunk_bytes_, bytes] {
+    lane == Lane::out ? std::memcpy(host, home, bytes) : std::memcpy(home, host, bytes);
   };
-  return issue(lane, work_.push(number(lane), {body, std::move(uses), chunk}), ticket);
+  const LateWork::Uses uses = at != 0 ? LateWork::Uses{{at, chunk}} : LateWork::Uses{};
+  return issue(lane, work_.push(number(lane), {body, uses, chunk}), ticket);
 }
 
 CopyState LateDriver::poll(Ticket ticket, int*) {

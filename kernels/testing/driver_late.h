@@ -39,10 +39,7 @@ class LateDriver final : public OrderedDriver {
   Status unmap_host(Address at) override;
   Status make_place(HostPlace* place) override;
   Status drop_place(const HostPlace& place) override;
-  Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
-  Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) override;
-  Status copy_out_at(Address at, ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
-  Status copy_in_at(const HostPlace& from, Address at, ChunkId to, Bytes bytes, Ticket* ticket) override;
+  Status copy_at(Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) override;
   CopyState poll(Ticket ticket, int* error) override;
   void wait(Ticket ticket) override;
   LaneTimes times(Lane) const override { return {}; }
@@ -59,7 +56,6 @@ class LateDriver final : public OrderedDriver {
   Status map_one(Address at, ChunkId chunk);
   Status unmap_one(Address at);
   Status issue(Lane lane, LateWork::Point end, Ticket* ticket);
-  Status copy(Lane lane, LateWork::Uses uses, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
 
   const Bytes chunk_bytes_;
   const std::size_t most_;

@@ -67,18 +67,11 @@ Status ModelDriver::unmap_run(Address at, std::size_t chunks) {
   return kOk;
 }
 
-Status ModelDriver::copy(Lane lane, Bytes bytes, double speed, Ticket* ticket) {
+Status ModelDriver::copy_at(Lane lane, Address, ChunkId, const HostPlace&, Bytes bytes, Ticket* ticket) {
+  const double speed = lane == Lane::out ? costs_.out_speed : costs_.in_speed;
   now_ += costs_.call;
   work(lane, static_cast<std::uint64_t>(static_cast<double>(bytes) / speed * 1e9));
   return mark(lane, ticket);
-}
-
-Status ModelDriver::copy_out(ChunkId, const HostPlace&, Bytes bytes, Ticket* ticket) {
-  return copy(Lane::out, bytes, costs_.out_speed, ticket);
-}
-
-Status ModelDriver::copy_in(const HostPlace&, ChunkId, Bytes bytes, Ticket* ticket) {
-  return copy(Lane::in, bytes, costs_.in_speed, ticket);
 }
 
 CopyState ModelDriver::poll(Ticket ticket, int*) {

@@ -45,8 +45,7 @@ class ModelDriver final : public OrderedDriver {
   Status destroy(ChunkId chunk) override;
   Status map_run(Address at, std::span<const ChunkId> chunks) override;
   Status unmap_run(Address at, std::size_t chunks) override;
-  Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) override;
-  Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) override;
+  Status copy_at(Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) override;
   CopyState poll(Ticket ticket, int* error) override;
   void wait(Ticket ticket) override;
   LaneTimes times(Lane lane) const override { return {lanes_.at(number(lane)).busy, 0}; }
@@ -68,7 +67,6 @@ class ModelDriver final : public OrderedDriver {
   static std::size_t number(Lane lane) noexcept { return static_cast<std::size_t>(lane); }
   std::uint64_t reached(Lane lane) const;  // when all it was asked for is done
   void work(Lane lane, std::uint64_t ns);
-  Status copy(Lane lane, Bytes bytes, double speed, Ticket* ticket);
   std::uint64_t end_of(Ticket ticket) const { return lanes_.at(number(ticket.lane)).ends.at(ticket.number - 1); }
 
   const Bytes chunk_bytes_;

@@ -360,8 +360,9 @@ TEST(who_has_no_seat_sits_where_nobody_does) {
   CHECK(r.in(third) == std::vector<ChunkId>{5});  // that of the highest number
   r.leave(*range);
   r.leave(third);
-  Range& again = r.tensor(1);  // whose addresses led to a seat: while there are others
-  CHECK(r.in(again) == std::vector<ChunkId>{0});
+  const auto remaps = r.ground.counters.remaps;
+  Range& again = r.tensor(1);  // of addresses that were in use once, those that led to nobody's seat
+  CHECK((r.in(again) == std::vector<ChunkId>{0} || r.in(again) == std::vector<ChunkId>{2}) && r.ground.counters.remaps == remaps);
   r.check();
   r.close();
 }
