@@ -4,6 +4,12 @@
 
 namespace vt {
 
+namespace {
+std::uint32_t number_in(const std::vector<std::uint32_t>& numbers, ChunkId chunk) noexcept {
+  return chunk < numbers.size() ? numbers[chunk] : kNone;
+}
+}  // namespace
+
 ChunkPool::ChunkPool(Driver& driver, std::size_t capacity) : driver_(driver), capacity_(capacity) {
   const Status status = driver_.set_capacity(capacity);
   if (!status.ok()) throw InvalidUse("cannot provide " + std::to_string(capacity) + " chunks: " + describe(status));
@@ -16,7 +22,7 @@ Status ChunkPool::acquire(ChunkId* chunk, Take which) {
   if (held_ >= capacity_) return {Code::out_of_budget, "chunk pool", 0};
   if (!free_.empty()) {
     const auto edge = which == Take::newest ? free_.end() - 1 : free_.begin();
-    const auto lower = [this](ChunkId a, ChunkId b) { return number_of(a) < number_of(b); };
+    const auto lower = [this](ChunkId a, ChunkId b) { return number_in(number_, a) < number_in(number_, b); };
     *chunk = pick(number_.empty() ? edge : std::max_element(free_.begin(), free_.end(), lower));
   } else if (held_ + leaving_.size() >= capacity_ + overdrawn_) {
     return {Code::out_of_budget, "chunk pool", 0};
@@ -50,8 +56,8 @@ bool ChunkPool::take(ChunkId chunk, bool wanted) {
 }
 
 bool ChunkPool::is_kept(ChunkId chunk) const {
-  if (number_.empty() || number_of(chunk) >= given_) return false;
-  return std::any_of(free_.begin(), free_.end(), [this](ChunkId free) { return number_of(free) >= given_; });
+  const auto given = [this](ChunkId one) { return number_in(number_, one) < given_; };
+  return given(chunk) && !std::all_of(free_.begin(), free_.end(), given);
 }
 
 bool ChunkPool::may_take(ChunkId chunk) const noexcept {

@@ -80,7 +80,6 @@ class ChunkPool {
  private:
   void put(ChunkId chunk);
   ChunkId pick(std::vector<ChunkId>::iterator free);
-  std::uint32_t number_of(ChunkId chunk) const noexcept { return chunk < number_.size() ? number_[chunk] : given_; }
   ChunkId pick_leaving();  // the one that has been leaving the longest
   void changed();  // counts the peak and stops the program if the budget is exceeded
 
