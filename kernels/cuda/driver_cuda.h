@@ -1,7 +1,7 @@
 // The port on an NVIDIA GPU: an ordered device on CUDA's virtual memory.
 //
-// Covers: one allocation handle for each chunk, a home address for its copies, mappings at tensors' addresses, two copy streams,
-// events as tickets, contexts on whatever thread calls.
+// Covers: one allocation handle for each chunk, mapped at home (for copies that name no address), mappings at tensors' addresses,
+// two copy streams, events as tickets, contexts on whatever thread calls.
 // Leaves: everything driver.h leaves; which memory the chunks are (they may be donated, vtensor/devices/pools.py).
 //
 // CUDA's rules that shape this file (driver API reference, "Virtual Memory Management"): a handle is mapped whole, from its

@@ -53,11 +53,11 @@ Wish Seats::again(const Range& range, std::vector<ChunkId>* chunks) const {
   return {*chunks, range.maker};
 }
 
-void Seats::begin(std::size_t vtensors, std::vector<std::uint32_t> number, std::uint32_t given) {
+void Seats::begin(std::size_t vtensors, ChunkNumbers numbers) {
   const Lock lock(mutex_);
   if (closed_.load()) return;
   freed_.keep_formers(kTurns * vtensors);
-  pool_.number(std::move(number), given);
+  pool_.number(std::move(numbers));
 }
 
 void Seats::wait_for_leaving() {
@@ -67,7 +67,7 @@ void Seats::wait_for_leaving() {
 
 void Seats::end() {
   const Lock lock(mutex_);
-  pool_.number({}, 0);
+  pool_.number({});
 }
 
 }  // namespace vt

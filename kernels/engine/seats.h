@@ -32,8 +32,8 @@ class Seats {
   // What was dropped is about to be made again, in memory that will be its: that is wanted where it is.
   Wish again(const Range& range, std::vector<ChunkId>* chunks) const;
   // A plan is followed that has seats for so many vTensors: their addresses are kept from one iteration to the next, and what has
-  // no seat takes the chunks that are seats the least, by their numbers (ChunkPool::number).
-  void begin(std::size_t vtensors, std::vector<std::uint32_t> number, std::uint32_t given);
+  // no seat takes the chunks that are seats the least.
+  void begin(std::size_t vtensors, ChunkNumbers numbers);
   // Stands until all that leaves has left: its chunks are free for those whose seats they are.
   void wait_for_leaving();
   // None is.

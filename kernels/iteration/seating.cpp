@@ -9,7 +9,7 @@ void Seating::begin(Seats& seats, const std::vector<Present>& present) {
   if (none()) return;
   if (!chosen_) choose(seats, present);
   for (const Present& one : present) seats.want(*one.range, one.serial, chunks(one.tensor));
-  seats.begin(chunk_.size(), number_, given_);
+  seats.begin(chunk_.size(), numbers_);
 }
 
 // Who sits on another's seat, and is wanted all the time, would never leave it: that one had to look for another each time.
@@ -62,11 +62,11 @@ void Seating::choose(Seats& seats, const std::vector<Present>& present) {
     if (chunk == kNone) chunk = *next++;
   }
   for (std::uint32_t number = 0; number < chunk_of.size(); ++number) {
-    if (number_.size() <= chunk_of[number]) number_.resize(chunk_of[number] + 1);
-    number_[chunk_of[number]] = number;
+    if (numbers_.of.size() <= chunk_of[number]) numbers_.of.resize(chunk_of[number] + 1);
+    numbers_.of[chunk_of[number]] = number;
   }
   for (ChunkId& number : chunk_) {
-    if (number != kNone) given_ = std::max(given_, number + 1);
+    if (number != kNone) numbers_.given = std::max(numbers_.given, number + 1);
     number = number < chunk_of.size() ? chunk_of[number] : kNone;
   }
 }

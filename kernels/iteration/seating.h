@@ -53,8 +53,7 @@ class Seating {
   std::vector<std::uint32_t> first_;
   std::vector<ChunkId> chunk_;   // by vTensor: numbers until they are chosen, chunks from then on
   std::vector<Range*> before_;   // by tensor; records are never freed while their engine lives
-  std::vector<std::uint32_t> number_;  // by chunk, once they are chosen
-  std::uint32_t given_ = 0;            // numbers that are somebody's
+  ChunkNumbers numbers_;         // once they are chosen
   bool chosen_ = false;
   std::uint32_t homecomings_ = 0;
 };

@@ -1,14 +1,9 @@
 #include "memory/chunk_pool.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace vt {
-
-namespace {
-std::uint32_t number_in(const std::vector<std::uint32_t>& numbers, ChunkId chunk) noexcept {
-  return chunk < numbers.size() ? numbers[chunk] : kNone;
-}
-}  // namespace
 
 ChunkPool::ChunkPool(Driver& driver, std::size_t capacity) : driver_(driver), capacity_(capacity) {
   const Status status = driver_.set_capacity(capacity);
@@ -22,8 +17,8 @@ Status ChunkPool::acquire(ChunkId* chunk, Take which) {
   if (held_ >= capacity_) return {Code::out_of_budget, "chunk pool", 0};
   if (!free_.empty()) {
     const auto edge = which == Take::newest ? free_.end() - 1 : free_.begin();
-    const auto lower = [this](ChunkId a, ChunkId b) { return number_in(number_, a) < number_in(number_, b); };
-    *chunk = pick(number_.empty() ? edge : std::max_element(free_.begin(), free_.end(), lower));
+    const auto lower = [this](ChunkId a, ChunkId b) { return numbers_.at(a) < numbers_.at(b); };
+    *chunk = pick(numbers_.of.empty() ? edge : std::max_element(free_.begin(), free_.end(), lower));
   } else if (held_ + leaving_.size() >= capacity_ + overdrawn_) {
     return {Code::out_of_budget, "chunk pool", 0};
   } else {
@@ -55,9 +50,10 @@ bool ChunkPool::take(ChunkId chunk, bool wanted) {
   return true;
 }
 
-bool ChunkPool::is_kept(ChunkId chunk) const {
-  const auto given = [this](ChunkId one) { return number_in(number_, one) < given_; };
-  return given(chunk) && !std::all_of(free_.begin(), free_.end(), given);
+void ChunkPool::number(ChunkNumbers numbers) {
+  numbers_ = std::move(numbers);
+  nobodys_ = static_cast<std::size_t>(
+      std::count_if(free_.begin(), free_.end(), [this](ChunkId chunk) { return numbers_.are_nobodys(chunk); }));
 }
 
 bool ChunkPool::may_take(ChunkId chunk) const noexcept {
@@ -97,12 +93,14 @@ void ChunkPool::put(ChunkId chunk) {
   free_.push_back(chunk);
   if (is_free_.size() <= chunk) is_free_.resize(chunk + 1);
   is_free_[chunk] = true;
+  nobodys_ += numbers_.are_nobodys(chunk);
 }
 
 ChunkId ChunkPool::pick(std::vector<ChunkId>::iterator free) {
   const ChunkId chunk = *free;
   free_.erase(free);
   is_free_[chunk] = false;
+  nobodys_ -= numbers_.are_nobodys(chunk);
   return chunk;
 }
 
@@ -169,6 +167,8 @@ std::string ChunkPool::validate() const {
   sorted.insert(sorted.end(), leaving_.begin(), leaving_.end());
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return "a chunk is free twice";
+  const auto nobodys = [this](ChunkId chunk) { return numbers_.are_nobodys(chunk); };
+  if (static_cast<std::size_t>(std::count_if(free_.begin(), free_.end(), nobodys)) != nobodys_) return "nobody's are miscounted";
   if (driver_.live().chunks != held_ + free()) return "the driver has other chunks than the pool";
   return "";
 }

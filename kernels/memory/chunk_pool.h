@@ -8,12 +8,21 @@
 #include <cstddef>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "device/driver.h"
 
 namespace vt {
+
+// A plan gives out chunks by numbers, the lowest the most (engine/seats.h), and those from `given` on to nobody. None: no plan
+// does.
+struct ChunkNumbers {
+  std::vector<std::uint32_t> of = {};  // by chunk
+  std::uint32_t given = 0;
+
+  std::uint32_t at(ChunkId chunk) const noexcept { return chunk < of.size() ? of[chunk] : kNone; }
+  bool are_nobodys(ChunkId chunk) const noexcept { return !of.empty() && at(chunk) >= given; }
+};
 
 class ChunkPool {
  public:
@@ -27,14 +36,10 @@ class ChunkPool {
   // Takes a free chunk that nothing leaves, unmapped; creates one if there is none and the budget allows. out_of_budget
   // otherwise.
   Status acquire(ChunkId* chunk, Take which = Take::newest);
-  // A plan gives out chunks by numbers, the lowest the most (engine/seats.h): what asks for any takes the highest from now on.
-  // `number`: of each chunk; those from `given` on are given to nobody. Empty: no plan does.
-  void number(std::vector<std::uint32_t> number, std::uint32_t given) {
-    number_ = std::move(number);
-    given_ = given;
-  }
+  // What asks for any takes the chunk of the highest number from now on.
+  void number(ChunkNumbers numbers);
   // Whether it is given to somebody, while one that is not is free.
-  bool is_kept(ChunkId chunk) const;
+  bool is_kept(ChunkId chunk) const noexcept { return nobodys_ > 0 && !numbers_.are_nobodys(chunk); }
   // Takes the chunk whose content has been leaving the longest. False if there is none.
   bool acquire_leaving(ChunkId* chunk);
   // Takes this chunk if it is free; if its content is leaving only where that is `wanted`.
@@ -91,8 +96,8 @@ class ChunkPool {
   std::size_t peak_overdrawn_ = 0;
   std::vector<ChunkId> free_, leaving_;  // the newest last
   std::vector<bool> is_free_;            // by chunk
-  std::vector<std::uint32_t> number_;    // by chunk
-  std::uint32_t given_ = 0;
+  ChunkNumbers numbers_;
+  std::size_t nobodys_ = 0;              // free chunks that a plan gives to nobody: asked for each vTensor that has no seat
 };
 
 }  // namespace vt

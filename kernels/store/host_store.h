@@ -77,15 +77,17 @@ class HostStore {
   void give(SlotId slot);
 
  private:
-  Bytes slot_bytes_;
-  std::size_t capacity_;
-  std::size_t used_ = 0;
+  // Of a slot that is free: those that were freed before and after it.
   struct Link {
     SlotId older = kNone, newer = kNone;
     bool free = false;
   };
-  SlotId opened_ = 0;  // slots [0, opened_) have been handed out at least once
-  SlotId newest_ = kNone;    // of those that are free, freed last
+
+  Bytes slot_bytes_;
+  std::size_t capacity_;
+  std::size_t used_ = 0;
+  SlotId opened_ = 0;        // slots [0, opened_) have been handed out at least once
+  SlotId newest_ = kNone;    // freed last
   std::vector<Link> links_;  // by slot
   Lent lent_;
   Beyond beyond_;

@@ -295,7 +295,7 @@ TEST(an_operation_that_pins_first_keeps_its_range) {
 struct Seated : Rooms {
   explicit Seated(std::size_t budget) : Rooms(ordered_device, budget), seats(mutex, closed, ranges, pool, chunks, freed, moves) {
     lock.unlock();
-    seats.begin(64, {0, 1, 2, 3, 4, 5, 6, 7}, 8);
+    seats.begin(64, {{0, 1, 2, 3, 4, 5, 6, 7}, 8});
     lock.lock();
   }
   Range& sit(const std::vector<ChunkId>& chunks, Range* before = nullptr) {
@@ -352,7 +352,7 @@ TEST(who_has_no_seat_sits_where_nobody_does) {
   for (Range* range : r.ranges.living()) r.freed.bury(*range, true);
   r.finish();
   r.lock.unlock();
-  r.seats.begin(64, {5, 0, 4, 1, 2, 3}, 4);  // chunks 0 and 2 are nobody's
+  r.seats.begin(64, {{5, 0, 4, 1, 2, 3}, 4});  // chunks 0 and 2 are nobody's
   r.lock.lock();
   Range* range = &r.sit({kNone, kNone});
   CHECK((r.in(*range) == std::vector<ChunkId>{0, 2}));

@@ -89,7 +89,7 @@ class Program {
       std::vector<std::uint32_t> number(budget_);
       std::iota(number.begin(), number.end(), 0);
       const auto given = static_cast<std::uint32_t>(draw(budget_ + 1));
-      (sits_ = !sits_) ? engine_->seats()->begin(8 * budget_, std::move(number), given) : engine_->seats()->end();
+      (sits_ = !sits_) ? engine_->seats()->begin(8 * budget_, {std::move(number), given}) : engine_->seats()->end();
     }
     const std::size_t kind = draw(12);
     std::vector<ChunkId> wanted;
@@ -482,7 +482,7 @@ TEST(an_address_that_was_given_away_stays_where_it_is) {
 TEST(addresses_that_are_in_use_lead_where_they_led) {
   for (std::uint32_t seed = 0; seed < 20; ++seed) {
     Program program(seed, 3, 1);
-    program.engine().seats()->begin(64, {0, 1, 2}, 3);
+    program.engine().seats()->begin(64, {{0, 1, 2}, 3});
     for (int i = 0; i < 3; ++i) program.sit(1, {kNone});  // all chunks there are
     while (program.tensors() > 0) program.drop(0);
     program.work().drain();
@@ -503,7 +503,7 @@ TEST(addresses_that_are_in_use_lead_where_they_led) {
 TEST(addresses_that_are_in_use_lead_where_they_led_though_their_chunks_are_kept_for_others) {
   for (std::uint32_t seed = 0; seed < 20; ++seed) {
     Program program(seed, 4, 1);
-    program.engine().seats()->begin(64, {0, 1, 2, 3}, 3);  // chunk 3 is nobody's seat
+    program.engine().seats()->begin(64, {{0, 1, 2, 3}, 3});  // chunk 3 is nobody's seat
     const Lane stream = program.any_stream();
     program.fresh(4, stream);  // all chunks there are
     program.drop(0);
