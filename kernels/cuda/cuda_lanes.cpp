@@ -159,10 +159,10 @@ CUevent CudaLanes::end_of(Ticket ticket) {
 }
 
 CopyState CudaLanes::poll(Ticket ticket, int* error) {
-  const Current current(context_);
   std::lock_guard lock(mutex_);
   Line& line = this->line(ticket.lane);
   if (ticket.number > line.passed) {
+    const Current current(context_);
     if (line.pending.empty()) go(ticket.lane);
     collect(line);
   }

@@ -23,6 +23,7 @@ class ImmediateMoves final : public Moves {
   Status before_arrivals(Range&, std::uint32_t, std::span<const ChunkId>) override { return kOk; }
   void stay(Range& range, std::uint32_t index) override;
   void cancel(Range& range, std::uint32_t index) override;
+  void glance() override { reap(); }
   void reap() override;
   void catch_up(Lock& lock) override;
   std::size_t coming_free() const override { return copies_.under_way(Lane::out); }

@@ -48,6 +48,8 @@ class Moves {
 
   // What has ended takes effect.
   virtual void reap() = 0;
+  // The same, at once where somebody stands for it, else when it is worth asking.
+  virtual void glance() = 0;
   // Before a chunk is taken: what a thread would have to wait for takes effect, and what others may read at any moment is there.
   virtual void catch_up(Lock& lock) = 0;
   // Chunks that copies under way will free.

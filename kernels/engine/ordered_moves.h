@@ -34,6 +34,7 @@ class OrderedMoves final : public Moves {
   }
   void stay(Range&, std::uint32_t) override { fatal("a vTensor was found leaving on an ordered device"); }
   void cancel(Range&, std::uint32_t) override { fatal("a vTensor was found between places on an ordered device"); }
+  void glance() override;
   void reap() override;
   void catch_up(Lock&) override {}
   std::size_t coming_free() const override { return 0; }
@@ -59,6 +60,7 @@ class OrderedMoves final : public Moves {
   StreamOrder& order_;
   OrderedMappings& mappings_;
   Slots& slots_;
+  std::uint32_t glances_ = 0;
 };
 
 }  // namespace vt

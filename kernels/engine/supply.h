@@ -46,7 +46,7 @@ class Supply {
 
   // A call that may need memory begins: what has ended takes effect, and the budget is kept to again.
   void begin() {
-    moves_.reap();
+    moves_.glance();
     restore_budget();
   }
   // What an operation held beyond the budget leaves after it: the budget does not wait for tensors to be freed.

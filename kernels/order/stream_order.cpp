@@ -55,6 +55,7 @@ void StreamOrder::after(Lane later, Ticket earlier) {
   must([&] { return driver_.order(later, earlier); });
   if (for_a_copy) stopwatch_.wait_ends(later);
   stream.known[lane] = earlier.number;
+  stream.end = 0;
   if (earlier.lane == Lane::in) stream.waited_in.store(earlier.number);
 }
 
@@ -83,8 +84,9 @@ void StreamOrder::wait(const Fence& fence) {
 }
 
 Ticket StreamOrder::end_of(Lane copies) {
-  Ticket ticket;
-  must([&] { return driver_.mark(copies, &ticket); });
+  Ticket ticket{copies, at(copies).end};
+  if (ticket.number == 0) must([&] { return driver_.mark(copies, &ticket); });
+  at(copies).end = ticket.number;
   return ticket;
 }
 

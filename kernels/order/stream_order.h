@@ -67,8 +67,10 @@ class StreamOrder {
   // Stands until the fence is passed: the exception, and counted.
   void wait(const Fence& fence);
   std::uint64_t waits() const noexcept { return waits_; }
-  // A ticket that ends all that was asked of `copies` so far.
+  // A ticket that ends all that was asked of `copies` so far: the newest, where nothing was to come after anything since.
   Ticket end_of(Lane copies);
+  // The newest: a copy that was asked for.
+  void copied(Ticket copy) noexcept { at(copy.lane).end = copy.number; }
   // All that was ever asked of the streams, and of the whole device.
   Fence streams() const;
   Fence everything();
@@ -85,6 +87,7 @@ class StreamOrder {
     std::atomic<std::uint32_t> calls{0};
     std::mutex making;                        // tickets are made in the order of their numbers
     std::vector<std::uint64_t> known;         // by lane: the newest ticket it comes after
+    std::uint64_t end = 0;                    // where it copies: the ticket that ends all it was asked for; 0: there is none
   };
 
   Stream& at(Lane lane) const noexcept { return streams_[static_cast<std::size_t>(lane)]; }

@@ -241,6 +241,7 @@ TEST(random_programs_read_what_they_wrote) {
       program.step(12);
       if (i % 50 == 0) CHECK(program.engine().inspect().validate().empty());
     }
+    program.engine().resize(8 + seed % 7);  // as it is: what has ended counts
     const Snapshot shot = program.engine().inspect().snapshot();
     CHECK(shot.counters.evictions > 20 && shot.copies_in > 0);
     CHECK(shot.overdrawn_chunks == 0 && shot.counters.oversize == 0);
@@ -607,6 +608,13 @@ TEST(the_device_is_left_as_it_was_found) {
   CHECK(standin().handles() == 0 && standin().mappings() == 0 && standin().events == 0 && standin().in_host == 0);
 }
 
+// What a stream has not waited for yet.
+Ticket newest_copy(CudaDriver& driver) {
+  Ticket ticket;
+  CHECK(driver.mark(Lane::in, &ticket).ok());
+  return ticket;
+}
+
 TEST(waits_for_copies_are_no_part_of_a_row) {
   standin().begin(1);
   CudaDriver driver(kChunk, 0, VT_STANDIN);
@@ -617,7 +625,7 @@ TEST(waits_for_copies_are_no_part_of_a_row) {
   const auto timed = [&](std::deque<float> ms) {
     watch.start();
     watch.row(one);                           // at 0 ms
-    order.after(one, order.end_of(Lane::in)); // from the 2nd to the 3rd
+    order.after(one, newest_copy(driver));    // from the 2nd to the 3rd
     watch.row(one);
     order.after(other, order.now(one));       // no copy: not taken out
     watch.row(other);
@@ -656,7 +664,7 @@ TEST(what_the_engine_does_itself_is_no_part_of_a_row) {
   watch.row(stream);  // at 0 ms
   watch.pause();      // from the 1st to the 6th
   watch.pause();
-  order.after(stream, order.end_of(Lane::in));  // within
+  order.after(stream, newest_copy(driver));  // within
   watch.resume();
   watch.resume();
   watch.row(stream);  // at 8 ms
@@ -714,6 +722,26 @@ TEST(copies_that_follow_each_other_side_by_side_are_one) {
   CHECK(!driver.copy_at(Ticket::Lane::out, at, chunks[1], {back.data()}, kChunk, &all).ok());  // it leads elsewhere
   CHECK(driver.unmap_run(at, kCount).ok() && driver.release(at).ok());
   for (const ChunkId chunk : chunks) CHECK(driver.destroy(chunk).ok());
+  CHECK(standin().work.complaints().empty());
+}
+
+TEST(one_ticket_ends_what_leaves_without_a_copy) {
+  standin().begin(1);
+  CudaDriver driver(kChunk, 0, VT_STANDIN);
+  StreamOrder order(driver);
+  const Lane stream = order.adopt(reinterpret_cast<void*>(standin().work.add_lane() + 1));
+  const Ticket first = order.end_of(Lane::out);
+  CHECK(order.end_of(Lane::out).number == first.number);
+  order.after(Lane::out, order.now(stream));
+  const Ticket second = order.end_of(Lane::out);
+  CHECK(second.number == first.number + 1);  // that lies behind what it came after
+  order.after(Lane::out, Ticket{stream, 1});  // as it did already
+  CHECK(order.end_of(Lane::out).number == second.number);
+  Ticket third;
+  CHECK(driver.mark(Lane::out, &third).ok());
+  order.copied(third);
+  CHECK(order.end_of(Lane::out).number == third.number);
+  order.wait(order.everything());
   CHECK(standin().work.complaints().empty());
 }
 
