@@ -55,7 +55,8 @@ class Run:
     predicted: float
     """Seconds; 0 without a plan."""
     timed: float
-    """Seconds of computing the plan was made with."""
+    """Seconds of computing the newest plan was made with."""
+    plans: int
     remaps: int
     """Of the last iteration."""
     host_waits: int
@@ -70,14 +71,14 @@ def replay(
     costs: Costs,
     *,
     plan: bool,
-    iterations: int = 10,
+    iterations: int = 12,
     recompute: lgm.Recompute = "never",
 ) -> Run:
     """So many iterations of a trace on a device with `speed` bytes a second each way."""
     device = native.load().parts.Replay(
         trace, budget_chunks, speed, speed, costs.launch_ns, costs.call_ns, costs.map_ns, costs.piece_ns
     )
-    seconds, made, timed = 0.0, None, 0.0
+    seconds, made, timed, plans = 0.0, None, 0.0, 0
     before = device.snapshot()
     for _ in range(iterations):
         before = device.snapshot()
@@ -86,7 +87,7 @@ def replay(
             recording = make_recording(device.recorded_iteration(), trace.chunk_bytes)
             seen = to_plan_for(device, recording.trace, lgm.Device(budget_chunks, speed, speed))
             made = lgm.analyze(recording.trace, seen, recompute=recompute)
-            timed = recording.trace.seconds
+            timed, plans = recording.trace.seconds, plans + 1
             install(device, made, recording, budget_chunks)
     after = device.snapshot()
     return Run(
@@ -94,6 +95,7 @@ def replay(
         device.planned,
         made.prediction.step_seconds if made is not None else 0.0,
         timed,
+        plans,
         after["remaps"] - before["remaps"],
         after["host_waits"] - before["host_waits"],
         after["made_bytes"] - before["made_bytes"],

@@ -5,6 +5,7 @@
 
 #include "iteration/seating.h"
 #include "iteration/recorder.h"
+#include "iteration/second_look.h"
 #include "iteration/steps.h"
 
 namespace vt {
@@ -29,7 +30,8 @@ struct Plan {
   std::vector<Bytes> allocated;               // [births + 1] what all before take; the runner fills it in
   std::vector<std::uint8_t> keep;             // [tensors]
   std::vector<std::uint8_t> used;             // [tensors] an operation had it as an argument: it is no workspace
-  Seating seating;                        // on ordered devices
+  Seating seating;                            // on ordered devices
+  SecondLook second_look;                     // there, too
   std::vector<std::uint8_t> lasting;          // [tensors] alive when an iteration begins, and born in none
   std::vector<std::uint64_t> serial;          // [tensors] of lasting ones; 0: not known
   bool settled = true;                        // the serials will not change; false: the plan comes from a file

@@ -6,20 +6,13 @@
 namespace vt {
 
 namespace {
-constexpr double kNear = 0.2;  // as far as a plan may be off without another being made
-constexpr double kFar = 0.5;   // as far as it may be off and be followed
-
-double distance(Bytes allocated, Bytes planned) noexcept {
-  if (planned == 0) return 0;
-  const double ratio = static_cast<double>(allocated) / static_cast<double>(planned);
-  return ratio > 1 ? 2 * (ratio - 1) : 1 - ratio;
-}
+constexpr double kFar = 0.5;  // as far as a plan may be off and be followed
 }  // namespace
 
 double PlanRunner::misfit(const Plan& plan) const noexcept {
   const Ahead ahead = &plan == active_ ? ahead_ : Ahead{};
   const std::size_t birth = std::min(ahead.birth(recorder_.births().size()), plan.births.size());
-  return distance(recorder_.allocated() + ahead.allocated, plan.allocated[birth]);
+  return farness(recorder_.allocated() + ahead.allocated, plan.allocated[birth]);
 }
 
 Finding PlanRunner::boundary(Engine& engine, bool timing) {
@@ -27,26 +20,17 @@ Finding PlanRunner::boundary(Engine& engine, bool timing) {
   Streams* streams = engine.streams();  // where there are some, they time rows
   const bool completed = active_ != nullptr && recorder_.rows() == active_->rows() && recorder_.hash() == active_->final_hash;
   const bool planned = recording_ && !recorder_.full() && completed && followed_;
-  bool was_timed = streams == nullptr;
-  if (timing_ > 0) {
-    was_timed = recorder_.take_times(streams->row_times());
-    if (was_timed && engine.remake().weighs()) usual_ = recorder_;
-    timing_ = planned ? timing_ - 1 : 0;  // one that has no plan was meant, which may take turns with those that have one
-    if (timing_ > 0) streams->start_timing();
-  }
-  if (was_timed) recorder_.timed();
-  const bool usual = usual_.hash() == recorder_.hash() && distance(recorder_.allocated(), usual_.allocated()) <= kNear;
-  if (streams != nullptr && timing_ == 0 && (timing || (engine.remake().weighs() && !usual))) {
-    timing_ = 1;  // the next may be like this one
-    streams->start_timing();
-  }
+  const bool was_timed = timing_.ends(engine, recorder_, planned, timing);
   ++counters_.iterations;
   Finding finding = Finding::nothing;
   if (recording_ && !recorder_.full()) {
+    const bool looked = std::exchange(looks_, false);
     if (planned) {
       ++counters_.planned;
+      recorder_.followed_plan();
       const auto mine = std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return p.get() == active_; });
       std::rotate(mine, mine + 1, plans_.end());
+      if (streams != nullptr) finding = look_again(*streams, looked && was_timed);
     } else {
       // One that came back and reached the plan's end goes on as planned.
       const bool ended = active_ != nullptr && !followed_ && ahead_.row(recorder_.rows()) == active_->rows();
@@ -60,8 +44,7 @@ Finding PlanRunner::boundary(Engine& engine, bool timing) {
       if (streams == nullptr) recorder_.take_quicker_times(finished_);  // there only one of them was timed
       const Sightings::Worth worth = sightings_.look(recorder_.hash(), was_timed, plans_.empty() && incoming_.empty());
       if (worth == Sightings::Worth::timing) {
-        timing_ = kMostPlans;
-        streams->start_timing();
+        timing_.begin(*streams, kMostPlans);
       } else if (worth == Sightings::Worth::analysing) {
         finding = Finding::telling;
         asks_ = false;
@@ -114,6 +97,15 @@ Finding PlanRunner::boundary(Engine& engine, bool timing) {
   return finding;
 }
 
+// After an iteration that followed a plan, and was or was not looked at.
+Finding PlanRunner::look_again(Streams& streams, bool looked) {
+  SecondLook& look = active_->second_look;
+  const bool found = looked && look.finds(recorder_.took_ns());
+  looks_ = look.is_due();
+  if (looks_) timing_.begin(streams, 1);
+  return found ? Finding::telling : Finding::nothing;
+}
+
 void PlanRunner::install(std::unique_ptr<Plan> plan) {
   plan->allocated = {0};
   for (const std::uint32_t tensor : plan->births) plan->allocated.push_back(plan->allocated.back() + plan->bytes[tensor]);
@@ -128,9 +120,8 @@ void PlanRunner::forget_plans() {
 void PlanRunner::reset() {
   recorder_ = Recorder{};
   finished_ = Recorder{};
-  usual_ = Recorder{};
-  recording_ = followed_ = asks_ = false;
-  timing_ = 0;
+  recording_ = followed_ = asks_ = looks_ = false;
+  timing_.forget();
   plans_.clear();
   active_ = nullptr;
   ahead_ = {};
@@ -144,11 +135,7 @@ void PlanRunner::reset() {
 
 std::uint64_t PlanRunner::call(std::uint32_t first, Recorder::CallOf::Again again) {
   recorder_.call(first, again);
-  const std::uint32_t last = recorder_.rows() - 1;
-  if (first > last || last >= usual_.rows() || last >= recorder_.rows()) return 0;
-  const auto& rows = usual_.all_rows();
-  if (rows[first].op != recorder_.all_rows()[first].op) return 0;
-  return (last + 1 < usual_.rows() ? rows[last + 1].begin_ns : usual_.end_ns()) - rows[first].begin_ns;
+  return timing_.took(recorder_, first);
 }
 
 bool PlanRunner::has_plan() const noexcept {
@@ -165,7 +152,7 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
     if (active_ != nullptr) deviate(engine);
     return kNone;
   }
-  if (timing_ > 0) engine.streams()->row_begins(stream);
+  timing_.row(engine, stream);
   const StepId step = Steps::step(op, recorder_.births().size() - std::exchange(births_before_, recorder_.births().size()));
   const std::uint32_t row = recorder_.row(op);
   counters_.rows += !plans_.empty();

@@ -21,6 +21,7 @@
 #include "iteration/plan.h"
 #include "iteration/recorder.h"
 #include "iteration/sightings.h"
+#include "iteration/timing.h"
 #include "iteration/way_back.h"
 
 namespace vt {
@@ -40,7 +41,8 @@ struct PlanCounters {
 // What a boundary found out about the iteration it ended.
 enum class Finding : std::uint8_t {
   nothing,  // it followed a plan, or has not been seen before
-  telling,  // worth analysing: it was like an earlier one, and there is no plan for it yet; or no two are ever alike
+  telling,  // worth analysing: it was like an earlier one, and there is no plan for it yet; or no two are ever alike; or it
+            // followed a plan, and was not what that was made of
 };
 
 class PlanRunner {
@@ -66,7 +68,7 @@ class PlanRunner {
     return active_ != nullptr && ahead_.row(row) < active_->sees.size() && active_->sees[ahead_.row(row)] != 0;
   }
   // Whether a plan may be made of the iteration, which should know what could be run again.
-  bool asks() const noexcept { return !followed_ || asks_; }
+  bool asks() const noexcept { return !followed_ || asks_ || looks_; }
   // A call that began with this row ends. Returns what it took when an iteration was timed last, if that was one like this; else
   // 0.
   std::uint64_t call(std::uint32_t first, Recorder::CallOf::Again again);
@@ -90,6 +92,7 @@ class PlanRunner {
   PlanCounters counters() const noexcept { return counters_; }
 
  private:
+  Finding look_again(Streams& streams, bool looked);
   bool change_plan(Engine& engine, std::uint32_t row, StepId step);
   void activate(Engine& engine, Plan& plan);
   void deviate(Engine& engine, std::uint32_t row = kNone);
@@ -109,11 +112,11 @@ class PlanRunner {
 
   Recorder recorder_;
   Recorder finished_;
-  Recorder usual_;  // the newest that an ordered device timed, where somebody weighs by it
   bool recording_ = false;
-  std::size_t timing_ = 0;                    // iterations of which an ordered device keeps the moments at which rows begin
+  Timing timing_;
   bool followed_ = false;                     // the whole iteration so far followed a plan
   bool asks_ = false;                         // one that no plan was near came, and it was not noted what could be run again
+  bool looks_ = false;                        // it follows a plan, and another may be made of it (second_look.h)
   double farthest_ = 0;                       // misfit of the nearest plan, the largest so far
   std::vector<std::unique_ptr<Plan>> plans_;  // the one completed last at the end
   Plan* active_ = nullptr;                    // the one that is followed now

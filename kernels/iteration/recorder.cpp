@@ -40,7 +40,7 @@ void Recorder::begin(std::uint32_t number, std::span<Range* const> live) {
   hash_ = sizes_ = kSeed;
   allocated_ = 0;
   stalls_ = took_ns_ = 0;
-  freed_ = false;
+  freed_ = followed_ = false;
   began_ = Clock::now();
 }
 

@@ -20,6 +20,15 @@ namespace vt {
 
 using OpId = std::uint64_t;  // hash of an operator's name and overload
 
+// How far an iteration is from one that does the same, by what both allocate. More is worse than less: where it was planned
+// less, moves are lacking, and otherwise some are too many.
+inline double farness(Bytes allocated, Bytes planned) noexcept {
+  if (planned == 0) return 0;
+  const double ratio = static_cast<double>(allocated) / static_cast<double>(planned);
+  return ratio > 1 ? 2 * (ratio - 1) : 1 - ratio;
+}
+constexpr double kNear = 0.2;  // nearer ones need no plan of their own
+
 class Recorder {
  public:
   struct Row {
@@ -76,6 +85,9 @@ class Recorder {
   // The length of the last row is known now.
   void end() noexcept { end_ns_ = now(); }
   // Times are those of the device, not only of a thread that asked it for work: that is how long the iteration took.
+  // It followed a plan from end to end.
+  void followed_plan() noexcept { followed_ = true; }
+  bool followed() const noexcept { return followed_; }
   void timed() noexcept { took_ns_ = rows_.empty() ? 0 : end_ns_ - rows_.front().begin_ns; }
   // Rows began at these times, and the iteration ended at the last of them. False if it is not one more than there are rows.
   bool take_times(const std::vector<std::uint64_t>& begins) noexcept;
@@ -120,7 +132,7 @@ class Recorder {
   Bytes allocated_ = 0;
   std::uint64_t stalls_ = 0;
   std::uint64_t end_ns_ = 0, took_ns_ = 0;
-  bool freed_ = false;
+  bool freed_ = false, followed_ = false;
   Clock::time_point began_{};
 };
 

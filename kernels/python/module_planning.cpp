@@ -72,6 +72,7 @@ py::dict to_dict(const Recorder& recorder) {
   d["end"] = recorder.end_ns();
   d["took"] = recorder.took_ns();
   d["stalls"] = recorder.stalls();
+  d["followed"] = recorder.followed();
   const auto& tensors = recorder.tensors();
   d["tensor_bytes"] = column(tensors, [](const auto& t) { return t.bytes; });
   d["tensor_born"] = column(tensors, [](const auto& t) { return t.born; });
@@ -108,6 +109,7 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
     }
     plan->seating = Seating(first, number);
   }
+  plan->second_look = {given["computing_ns"].cast<std::uint64_t>(), given["followed"].cast<bool>()};
   plan->lasting = vector_of<std::uint8_t>(given["lasting"].cast<Ints>());
   plan->serial = vector_of<std::uint64_t>(given["serial"].cast<Ints>());
   plan->previous = vector_of<std::uint32_t>(given["previous"].cast<Ints>());

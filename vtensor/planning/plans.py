@@ -53,6 +53,8 @@ def _recorded(recording: Recording) -> dict[str, object]:
         "lasting": recording.lasting,
         "serial": recording.serial,
         "previous": recording.previous,
+        "computing_ns": int(trace.op_ns.sum()),
+        "followed": recording.followed,
     }
 
 
@@ -60,7 +62,8 @@ def install_arrivals(module: ModuleType, arrivals: Arrivals, recording: Recordin
     """Hand over copies in alone; what leaves is the policy's. They begin from the next boundary on."""
     moves = {f"in_{field}": getattr(arrivals, field) for field in ("op", "tensor", "first", "last")}
     keep = np.ones(recording.trace.tensors, dtype=np.int64)
-    module.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep} | moves)
+    # Another of an iteration that follows it would bring nothing: there nothing was found away.
+    module.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep, "computing_ns": 0} | moves)
 
 
 def to_plan_for(
@@ -122,7 +125,7 @@ def recording_of(plan: lgm.Plan) -> Recording:
     index = np.full(trace.tensors, -1, dtype=np.int64)
     index[births] = np.arange(len(births))
     zeros = np.zeros(trace.tensors, dtype=np.int64)
-    return Recording(trace, births, np.where(trace.wraps, index, -1), zeros, trace.lasting.astype(np.int64))
+    return Recording(trace, births, np.where(trace.wraps, index, -1), zeros, trace.lasting.astype(np.int64), False)
 
 
 def config_and_plan(

@@ -33,6 +33,8 @@ class Recording:
     """[m] The core's number of a tensor that lasts; 0 for others."""
     lasting: Ints
     """[m] 1 if it was there before and no iteration makes it."""
+    followed: bool
+    """It followed a plan: operations took as long as they do with one."""
 
 
 def where_from() -> dict[str, Any]:
@@ -99,4 +101,5 @@ def make_recording(raw: dict[str, Any], chunk_bytes: int, meta: dict[str, Any] |
         previous=np.where(lasting == 1, -1, before[kept]),
         serial=raw["tensor_serial"][kept] * lasting,
         lasting=lasting,
+        followed=raw["followed"],
     )
