@@ -51,6 +51,8 @@ void Fences::made(const Range& from, Range& to) {
   to.made.store(from.used.load());
 }
 
+void Fences::to_follow(Lane stream, Range& range) noexcept { range.made.store(pack(order_.now(stream))); }
+
 Ticket Fences::maker(const Range& range) noexcept { return unpack(range.made.load()); }
 
 Fence Fences::uses_of(const Range& range) const {

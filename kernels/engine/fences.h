@@ -37,7 +37,9 @@ class Fences {
   void end(Range& range);
   // What was made in `from` is the data of `to` now: whoever uses that, on whatever stream, comes after what made it.
   void made(const Range& from, Range& to);
-  // The last use of the stream that made it; an empty ticket if it was not made again.
+  // Whoever uses it on another stream from now on comes after what this one was asked for. Pre: that comes after all uses.
+  void to_follow(Lane stream, Range& range) noexcept;
+  // The newest that the program knows nothing of: the last use of the stream that made it again, or made another of it.
   static Ticket maker(const Range& range) noexcept;
 
   // Uses of a range, and what brings its data.

@@ -34,12 +34,12 @@ std::shared_ptr<Step> Remake::begin(std::unique_ptr<Operation> operation, std::s
   return remaker_ == nullptr ? nullptr : recipes_.begin(std::move(operation), sources);
 }
 
-void Remake::end(const std::shared_ptr<Step>& step, std::span<Range* const> results) {
+void Remake::end(std::shared_ptr<Step> step, std::span<Range* const> results) {
   Lock lock(mutex_);
-  if (remaker_ == nullptr) return;
   for (Range* range : results) {
-    if (!range->exported) recipes_.made(step, *range);
+    if (remaker_ != nullptr && !range->exported) recipes_.made(step, *range);
   }
+  step.reset();  // under the lock: it takes itself out of what it read
 }
 
 void Remake::before_write(Range& range) {

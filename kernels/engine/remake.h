@@ -39,8 +39,9 @@ class Remake {
   bool weighs() const noexcept { return ground_.config.leaving != Leaving::copy; }
   // An operation begins that can be run again. nullptr if one of its sources may change unseen.
   std::shared_ptr<Step> begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources);
-  // It ended, and these hold its results.
-  void end(const std::shared_ptr<Step>& step, std::span<Range* const> results);
+  // It ended, and these hold its results: none, if it cannot be run again. What was begun must be ended, as what it read knows of
+  // it.
+  void end(std::shared_ptr<Step> step, std::span<Range* const> results);
   // The content of a live tensor is about to be another. What was made of it is there first.
   void before_write(Range& range);
   // Runs what would make a live tensor's content, and lets it be compared with what is there. False if nothing makes it.

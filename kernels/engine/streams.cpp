@@ -20,6 +20,16 @@ void Streams::used_on(Lane stream, Range& range) noexcept {
   fences_.note_use(stream, range);
 }
 
+void Streams::makes_again(Lane stream) {
+  Lock lock(mutex_);
+  if (!closed_) order_.after(stream, order_.streams());
+}
+
+void Streams::read_again(Lane stream, Range& range) {
+  Lock lock(mutex_);
+  fences_.to_follow(stream, range);
+}
+
 void Streams::record(const void* address, Lane stream) {
   Lock lock(mutex_);
   Range* range = ranges_.find_live(address);

@@ -29,6 +29,11 @@ class Streams {
   }
   // The operation that pinned the range has been asked of `stream`. Before Engine::unpin().
   void used_on(Lane stream, Range& range) noexcept;
+  // What makes something again is about to be asked of `stream`. What it reads may have been written on another, and nobody else
+  // sees to it that it comes after that.
+  void makes_again(Lane stream);
+  // It was, and reads the range: nor does anybody see to it that whoever writes that on another stream comes after it.
+  void read_again(Lane stream, Range& range);
   // An operation has been asked of `stream`.
   void pulse(Lane stream) {
     if (ground_.pressed.load(std::memory_order_relaxed) && !closed_.load()) order_.pulse(stream);

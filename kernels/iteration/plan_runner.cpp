@@ -27,7 +27,6 @@ Finding PlanRunner::boundary(Engine& engine, bool timing) {
     const bool looked = std::exchange(looks_, false);
     if (planned) {
       ++counters_.planned;
-      recorder_.followed_plan();
       const auto mine = std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return p.get() == active_; });
       std::rotate(mine, mine + 1, plans_.end());
       if (streams != nullptr) finding = look_again(*streams, looked && was_timed);
@@ -100,7 +99,7 @@ Finding PlanRunner::boundary(Engine& engine, bool timing) {
 // After an iteration that followed a plan, and was or was not looked at.
 Finding PlanRunner::look_again(Streams& streams, bool looked) {
   SecondLook& look = active_->second_look;
-  const bool found = looked && look.finds(recorder_.took_ns());
+  const bool found = looked && look.finds(recorder_.whole().took_ns);
   looks_ = look.is_due();
   if (looks_) timing_.begin(streams, 1);
   return found ? Finding::telling : Finding::nothing;

@@ -39,8 +39,9 @@ void Recorder::begin(std::uint32_t number, std::span<Range* const> live) {
   }
   hash_ = sizes_ = kSeed;
   allocated_ = 0;
-  stalls_ = took_ns_ = 0;
-  freed_ = followed_ = false;
+  stalls_ = 0;
+  whole_ = {};
+  freed_ = false;
   began_ = Clock::now();
 }
 

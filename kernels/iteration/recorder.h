@@ -60,6 +60,11 @@ class Recorder {
     Again again;
   };
 
+  struct Whole {
+    std::uint64_t took_ns = 0;  // this very iteration, whatever times its rows have been given; 0: not known
+    bool planned = false;       // it followed a plan from end to end
+  };
+
   static constexpr std::size_t kMostRows = std::size_t{1} << 20;  // a longer "iteration" is not one
 
   // Iteration `number` begins (they count up): `live` are the tensors that exist now, oldest first, and the first of tensors().
@@ -84,11 +89,10 @@ class Recorder {
   std::uint64_t stalls() const noexcept { return stalls_; }
   // The length of the last row is known now.
   void end() noexcept { end_ns_ = now(); }
-  // Times are those of the device, not only of a thread that asked it for work: that is how long the iteration took.
-  // It followed a plan from end to end.
-  void followed_plan() noexcept { followed_ = true; }
-  bool followed() const noexcept { return followed_; }
-  void timed() noexcept { took_ns_ = rows_.empty() ? 0 : end_ns_ - rows_.front().begin_ns; }
+  // `timed`: times are those of the device, not only of a thread that asked it for work.
+  void ended_as(bool timed, bool planned) noexcept {
+    whole_ = {timed && !rows_.empty() ? end_ns_ - rows_.front().begin_ns : 0, planned};
+  }
   // Rows began at these times, and the iteration ended at the last of them. False if it is not one more than there are rows.
   bool take_times(const std::vector<std::uint64_t>& begins) noexcept;
   // If `other` was the same iteration, and quicker, rows take as long as in that one: something else may have had the processor.
@@ -110,8 +114,7 @@ class Recorder {
   const std::vector<CallOf>& calls() const noexcept { return calls_; }
   const std::vector<std::uint32_t>& births() const noexcept { return births_; }  // tensors in order of allocation
   std::uint64_t end_ns() const noexcept { return end_ns_; }
-  // What this very iteration took, whatever times its rows have been given; 0: not known.
-  std::uint64_t took_ns() const noexcept { return took_ns_; }
+  const Whole& whole() const noexcept { return whole_; }
 
   static constexpr std::uint64_t kSeed = 0x9e3779b97f4a7c15ull;
   static constexpr std::uint64_t kBirth = 1;  // mixed into the hash for each allocation
@@ -131,8 +134,9 @@ class Recorder {
   std::uint64_t sizes_ = kSeed;
   Bytes allocated_ = 0;
   std::uint64_t stalls_ = 0;
-  std::uint64_t end_ns_ = 0, took_ns_ = 0;
-  bool freed_ = false, followed_ = false;
+  std::uint64_t end_ns_ = 0;
+  Whole whole_;
+  bool freed_ = false;
   Clock::time_point began_{};
 };
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "iteration/draws.h"
@@ -71,6 +72,18 @@ struct Thread {
 };
 
 Thread& this_thread();
+
+// Of what this thread allocates meanwhile.
+class Manage {
+ public:
+  explicit Manage(Managing what) : before_(std::exchange(this_thread().managing, what)) {}
+  ~Manage() { this_thread().managing = before_; }
+  Manage(const Manage&) = delete;
+  Manage& operator=(const Manage&) = delete;
+
+ private:
+  const Managing before_;
+};
 
 // The thread uses managed memory, for the program: one that only makes things again does not count.
 void begin_work(Thread& thread) noexcept;

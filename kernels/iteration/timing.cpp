@@ -16,7 +16,7 @@ bool Timing::ends(Engine& engine, Recorder& recorder, bool planned, bool wanted)
     left_ = planned ? left_ - 1 : 0;  // one that has no plan was meant, which may take turns with those that have one
     if (left_ > 0) streams->start_timing();
   }
-  if (timed) recorder.timed();
+  recorder.ended_as(timed, planned);
   const bool usual = usual_.hash() == recorder.hash() && farness(recorder.allocated(), usual_.allocated()) <= kNear;
   if (streams != nullptr && (wanted || (engine.remake().weighs() && !usual))) begin(*streams, 1);  // it may be like this one
   return timed;

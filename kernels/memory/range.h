@@ -66,7 +66,8 @@ struct Range {
   // (cuBLAS): nobody would bring it back, so it never leaves.
   std::atomic<bool> seen{false};
   std::atomic<std::uint64_t> ready{0};     // copy in after which all that is resident holds its data
-  std::atomic<std::uint64_t> made{0};      // lane and number of a ticket after which what was made again is there; 0 for none
+  // Lane and number of a ticket after which what was made again is there, or was read to make another; 0 for none.
+  std::atomic<std::uint64_t> made{0};
   std::atomic<std::uint64_t> used{0};      // the newest use: lane and number of a ticket, packed; 0 for none
   Fence others;                            // uses by other streams before it
   std::vector<Ticket::Lane> recorded;      // streams that may use it until it is freed

@@ -70,9 +70,9 @@ py::dict to_dict(const Recorder& recorder) {
   d["op_begin"] = column(rows, [](const auto& r) { return r.begin_ns; });
   d["op_last"] = column(rows, [](const auto& r) { return r.last; });
   d["end"] = recorder.end_ns();
-  d["took"] = recorder.took_ns();
+  d["took"] = recorder.whole().took_ns;
   d["stalls"] = recorder.stalls();
-  d["followed"] = recorder.followed();
+  d["followed"] = recorder.whole().planned;
   const auto& tensors = recorder.tensors();
   d["tensor_bytes"] = column(tensors, [](const auto& t) { return t.bytes; });
   d["tensor_born"] = column(tensors, [](const auto& t) { return t.born; });

@@ -34,15 +34,6 @@ bool is_plain_value(const c10::IValue& value) {
          value.isDevice() || value.isIntList() || value.isDoubleList() || value.isBoolList();
 }
 
-// Of what this thread allocates meanwhile.
-struct Manage {
-  explicit Manage(Managing what) : before(std::exchange(this_thread().managing, what)) {}
-  ~Manage() { this_thread().managing = before; }
-  Manage(const Manage&) = delete;
-  Manage& operator=(const Manage&) = delete;
-  const Managing before;
-};
-
 // Managed however small it is, as what it stands for was.
 at::Tensor managed_empty(Bytes bytes, c10::Device device) {
   const Manage all_sizes(Managing::all);

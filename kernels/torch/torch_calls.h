@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "iteration/thread_state.h"
 #include "recipes/recipes.h"
 #include "torch/torch_conditions.h"
 #include "torch/torch_random.h"
@@ -42,6 +43,8 @@ class TorchCall final : public Operation {
                                      std::vector<c10::Storage>* memory) const;
   const c10::OperatorHandle& op() const noexcept { return op_; }
   const Conditions& conditions() const noexcept { return conditions_; }
+  // Which of its allocations were managed.
+  Managing managing() const noexcept { return managing_; }
   const char* name() const noexcept { return op_.operator_name().name.c_str(); }
 
   // Which source it overwrites; kNone if none.
@@ -87,6 +90,7 @@ class TorchCall final : public Operation {
 
   c10::OperatorHandle op_;
   Conditions conditions_;
+  Managing managing_ = this_thread().managing;
   at::Generator generator_;  // as it was
   std::vector<Argument> arguments_;
   std::vector<Tensor> tensors_;

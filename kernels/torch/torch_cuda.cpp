@@ -30,6 +30,7 @@ cca::CUDAAllocator* g_native = nullptr;  // torch's own; its address never chang
 std::atomic<Bytes> g_min_bytes{0};
 std::atomic<int> g_ordinal{-1};  // -1: nothing is managed
 std::atomic<int> g_pools{0};     // torch's MemPools in use: what is allocated meanwhile is meant for them
+std::atomic<Engine*> g_makes_nothing{nullptr};  // nothing is dropped there while one is in use
 
 // The engine of a managed address: the current one, or one of an earlier session.
 Engine* owner_of(const void* address) { return address == nullptr ? nullptr : engine_of(address); }
@@ -141,13 +142,20 @@ class Allocator final : public cca::CUDAAllocator {
   std::pair<std::size_t, std::size_t> getMemoryInfo(DeviceIndex device) override { return g_native->getMemoryInfo(device); }
   cca::SnapshotInfo snapshot(MempoolId_t pool, bool traces) override { return g_native->snapshot(pool, traces); }
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
-    ++g_pools;
-    if (Engine* engine = current_engine(); engine != nullptr && !in_forked_child()) engine->streams()->before_capture();
+    if (Engine* engine = current_engine(); engine != nullptr && !in_forked_child()) {
+      // What was made again in between would be the graph's.
+      if (g_pools++ == 0 && engine->remake().on()) (g_makes_nothing = engine)->remake().suspend(false);
+      engine->streams()->before_capture();
+    } else {
+      ++g_pools;
+    }
     g_native->beginAllocateToPool(device, pool, std::move(filter));
   }
   void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
-    --g_pools;
     g_native->endAllocateToPool(device, pool);
+    if (--g_pools > 0) return;
+    Engine* engine = g_makes_nothing.exchange(nullptr);
+    if (engine != nullptr && engine == current_engine() && !in_forked_child()) engine->remake().resume();
   }
   void releasePool(DeviceIndex device, MempoolId_t pool) override { g_native->releasePool(device, pool); }
   int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override { return g_native->getPoolUseCount(device, pool); }
@@ -205,7 +213,7 @@ class Allocator final : public cca::CUDAAllocator {
     const Managing managing = this_thread().managing;
     if (bytes == 0 || managing == Managing::none) return false;
     if (bytes < g_min_bytes.load(std::memory_order_relaxed) && managing != Managing::all) return false;
-    if (g_pools.load(std::memory_order_relaxed) > 0) return false;
+    if (g_pools.load(std::memory_order_relaxed) > 0 && this_thread().remaking == 0) return false;
     if (device != g_ordinal.load(std::memory_order_relaxed) || current_engine() == nullptr || in_forked_child()) return false;
     return !capturing();
   }

@@ -100,23 +100,33 @@ void visit(Thread& thread, const c10::IValue& value, bool write, bool changes) {
   });
 }
 
-// What fetching makes again runs operations, which are observed like any other: what was found so far is put aside.
+// What is made again runs operations, which are observed like any other: what was found of the one that begins is put aside, and
+// back with the memory it has.
+struct Meanwhile {
+  explicit Meanwhile(Thread& of) : thread(of), missing(std::move(of.missing)), changed(std::move(of.changed)) {}
+  ~Meanwhile() {
+    thread.missing = std::move(missing);
+    thread.changed = std::move(changed);
+  }
+  Meanwhile(const Meanwhile&) = delete;
+  Meanwhile& operator=(const Meanwhile&) = delete;
+
+  Thread& thread;
+  std::vector<Use> missing;
+  std::vector<Range*> changed;
+  const Stall stall{thread};
+};
+
 void fetch_missing(Thread& thread, Engine& engine) {
-  const Stall stall(thread);
+  Meanwhile aside(thread);
   arm_fault_handler();
-  std::vector<Use> missing = std::move(thread.missing);
-  std::vector<Range*> changed = std::move(thread.changed);
-  engine.pin_and_fetch(missing, operation_name(thread));
-  thread.uses.insert(thread.uses.end(), missing.begin(), missing.end());
-  missing.clear();
-  thread.missing = std::move(missing);  // with the memory it has
-  thread.changed = std::move(changed);
+  engine.pin_and_fetch(aside.missing, operation_name(thread));
+  thread.uses.insert(thread.uses.end(), aside.missing.begin(), aside.missing.end());
+  aside.missing.clear();
 }
 
 void make_due(Thread& thread, Engine& engine) {
-  const Stall stall(thread);
-  std::vector<Use> missing = std::move(thread.missing);
-  std::vector<Range*> changed = std::move(thread.changed);
+  const Meanwhile aside(thread);
   while (!thread.due.empty()) {
     const std::vector<PlannedMove> due = std::exchange(thread.due, {});
     engine.remake().bring(due);
@@ -125,8 +135,6 @@ void make_due(Thread& thread, Engine& engine) {
       thread.due = recording->take_due();
     }
   }
-  thread.missing = std::move(missing);
-  thread.changed = std::move(changed);
 }
 
 // What is about to be written was perhaps read by what is dropped.
@@ -188,7 +196,10 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
     }
     thread.seen.clear();
   }
-  if (engine->remake().doubts() && thread.remaking == 0) verify_due(*engine);
+  if (engine->remake().doubts() && thread.remaking == 0) {
+    const Meanwhile aside(thread);
+    verify_due(*engine);
+  }
   if (!thread.due.empty()) make_due(thread, *engine);
   if (!thread.missing.empty()) fetch_missing(thread, *engine);
   // A graph that is captured uses these addresses for good.

@@ -49,6 +49,7 @@ class Running {
     std::swap(thread_.seen_call, outer_);
     thread_.seen_call.counts = true;
     ++thread_.remaking;
+    if (stream_ != Ticket::Lane::none) engine.streams()->makes_again(stream_);
   }
   ~Running() {
     for (const auto& [range, owner] : owners_) engine_.unpin(use_of(*range));  // where a step failed
@@ -77,7 +78,11 @@ class Running {
         const c10::impl::ForceDispatchKeyGuard below(below_all());
         stack = call.arguments([&](std::size_t i) { return making_.source(at, i).base; }, &memory);
         const Conditions::Guard same(call.conditions());
+        const Manage as_then(call.managing());
         call.op().callBoxed(&stack);
+      }
+      for (Range* source : run_.entries[at].read) {
+        if (stream_ != Ticket::Lane::none && source != nullptr) engine_.streams()->read_again(stream_, *source);
       }
       keep_results(at, call, stack);
     }
@@ -129,6 +134,7 @@ class Running {
   const Recipes::Run& run_;
   const Remaker::Take& take_;
   Thread& thread_;
+  const Ticket::Lane stream_ = current_stream(engine_);
   Seen outer_;
   Making making_;
   std::vector<Range*> owners_of_results_;  // of the entry that runs

@@ -1,6 +1,7 @@
 #include "torch/torch_seen.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
@@ -166,8 +167,10 @@ void note_call(Thread& thread, Engine& engine, const at::RecordFunction& functio
   }
   if (!wanted && !asked) return;
   const bool verify = g_verify.load(std::memory_order_relaxed);
-  if (traits.again != Again::yes || at::in_parallel_region() || !Conditions::floats_are_usual()) {
-    if (verify) note(traits.name, std::nullopt, why_not(traits.again));
+  const bool adds_anyhow = traits.adds_anyhow && engine.streams() != nullptr && !at::globalContext().deterministicAlgorithms();
+  const Again again = adds_anyhow ? Again::unrepeatable : traits.again;
+  if (again != Again::yes || at::in_parallel_region() || !Conditions::floats_are_usual()) {
+    if (verify) note(traits.name, std::nullopt, why_not(again));
     return;
   }
   seen.fresh = traits.fresh_lists ? ~std::size_t{0} : traits.fresh;
@@ -205,6 +208,7 @@ void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& funct
   try {
     note_call(thread, engine, function, traits);
   } catch (const std::exception&) {  // no memory to keep an argument in: it is not seen, and the caller goes on
+    if (thread.seen_call.step != nullptr) engine.remake().end(std::move(thread.seen_call.step), {});
     thread.seen_call = {};
     thread.seen_call.frame = thread.frames.size() - 1;
   }
@@ -218,7 +222,7 @@ void call_ends(Thread& thread, std::size_t frame) {
     ended.others = Others::none;
     return;
   }
-  const Seen seen = std::exchange(ended, {});
+  Seen seen = std::exchange(ended, {});
   const bool alone = !seen.draws || seen.draws->so_far();
   const bool whole = alone && seen.others != Others::ran && std::uncaught_exceptions() <= seen.exceptions;
   const bool again = (seen.step != nullptr || seen.could) && whole && seen.births.size() <= seen.fresh;
@@ -229,19 +233,21 @@ void call_ends(Thread& thread, std::size_t frame) {
                                    : Recorder::CallOf::Again::yes;
     if (const Recording recording{thread}) usual_ns = recording->call(seen.first_row, kind);
   }
-  if (!again || seen.step == nullptr) return;
+  if (seen.step == nullptr) return;
+  Engine& engine = *thread.engine;
+  if (!again) return engine.remake().end(std::move(seen.step), {});
   auto& call = static_cast<TorchCall&>(*seen.step->operation);
   std::vector<Range*> results = seen.births;
   if (seen.fills) results.insert(results.begin(), seen.written);
   for (const Range* range : results) call.births.push_back(range->bytes);
   if (seen.written != nullptr && !seen.fills) results.push_back(seen.written);
-  Engine& engine = *thread.engine;
   if (engine.remake().weighs()) {
     seen.step->ns = engine.streams() == nullptr ? ns_since(seen.begun) : usual_ns;  // there it was only asked for by now
   }
-  engine.remake().end(seen.step, results);
+  const std::string name = call.name();
+  engine.remake().end(std::move(seen.step), results);
   if (!g_verify.load(std::memory_order_relaxed)) return;
-  for (Range* range : results) compare(engine, *range, call.name());
+  for (Range* range : results) compare(engine, *range, name);
 }
 
 }  // namespace vt

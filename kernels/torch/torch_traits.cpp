@@ -15,8 +15,8 @@ namespace vt {
 namespace {
 
 template <std::size_t N>
-bool is_one_of(const std::string& name, const std::array<std::string_view, N>& names) {
-  return std::find(names.begin(), names.end(), std::string_view(name)) != names.end();
+bool is_one_of(std::string_view name, const std::array<std::string_view, N>& names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 // Memory that nobody wrote, or as good as: made to be filled.
@@ -42,6 +42,22 @@ constexpr std::array<std::string_view, 11> kFills = {"aten::bernoulli_",   "aten
 constexpr std::array<std::string_view, 9> kUnrepeatable = {
     "aten::linalg_lstsq", "aten::index_put",  "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put",
     "aten::put",          "aten::put_",       "aten::index_copy", "aten::index_copy_"};
+// On a GPU theirs are kernels that add from many threads at once, in any order, unless torch is told to use others
+// (torch.use_deterministic_algorithms, whose documentation lists them).
+constexpr std::array<std::string_view, 16> kAddsAnyhow = {
+    "aten::index_add", "aten::index_add_", "aten::index_reduce",   "aten::index_reduce_",   "aten::scatter_add", "aten::scatter_add_",
+    "aten::scatter",   "aten::scatter_",   "aten::scatter_reduce", "aten::scatter_reduce_", "aten::cumsum",      "aten::cumsum_",
+    "aten::histc",     "aten::bincount",   "aten::nll_loss2d_forward", "aten::_embedding_bag"};
+constexpr std::array<std::string_view, 19> kAddsInBackward = {
+    "aten::upsample_",       "aten::_upsample_",       "aten::adaptive_",             "aten::_adaptive_",        "aten::avg_pool",
+    "aten::max_pool",        "aten::fractional_",      "aten::max_unpool",            "aten::reflection_pad",    "aten::replication_pad",
+    "aten::grid_sampler_",   "aten::_ctc_loss_",       "aten::embedding_",            "aten::_embedding_bag_",   "aten::convolution_",
+    "aten::_flash_attention_", "aten::_efficient_attention_", "aten::_scaled_dot_product_", "aten::cudnn_"};
+bool adds_anyhow(std::string_view name) {
+  const auto begins = [&](std::string_view with) { return name.starts_with(with); };
+  return is_one_of(name, kAddsAnyhow) ||
+         (name.ends_with("_backward") && std::any_of(kAddsInBackward.begin(), kAddsInBackward.end(), begins));
+}
 // They go by places in the memory of their argument, of which only what its view can reach is kept.
 constexpr std::array<std::string_view, 2> kByPlace = {"aten::as_strided_copy", "aten::as_strided_scatter"};
 
@@ -93,6 +109,7 @@ void judge(const c10::FunctionSchema& schema, const std::optional<c10::OperatorH
   }
   const std::string& name = schema.name();
   traits->fills = is_one_of(name, kFills);
+  traits->adds_anyhow = adds_anyhow(name);
   traits->draws = handle && handle->hasTag(at::Tag::nondeterministic_seeded);
   if (traits->draws) traits->generator = generator_argument(schema);
   if (!own) {
@@ -172,7 +189,11 @@ const Traits& traits_of(const at::RecordFunction& function) {
   const char* name = function.name();
   const char* overload = function.overload_name();
   Traits& entry = cache[(reinterpret_cast<std::uintptr_t>(name) >> 5) % kEntries];
-  if (entry.name != name || entry.overload != overload) entry = examine(function);
+  if (entry.name != name || entry.overload != overload) {
+    entry = examine(function);
+  } else if (entry.named) {
+    entry.writes_seen = is_one_of(name, kWriteSeen);  // its name lies where the name of another range lay before
+  }
   return entry;
 }
 

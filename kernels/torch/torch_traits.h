@@ -44,6 +44,7 @@ struct Traits {
   OpId id = 0;
   Again again = Again::custom;
   bool fills = false;           // it overwrites the whole of its first argument, and does not read it
+  bool adds_anyhow = false;     // on a GPU: two runs may differ, unless torch is to use deterministic algorithms
   bool draws = false;           // it draws random numbers
   std::uint32_t generator = kNone;  // the argument they come from
   bool fresh_lists = false;     // it returns lists of new tensors

@@ -68,7 +68,7 @@ def test_many_small_chunks(name: str) -> None:
 
 
 def test_a_plan_is_made_again_of_an_iteration_that_followed_it() -> None:
-    """Without a plan the host, which maps, is behind, and rows seem long (an H100: GPT-2's 209 ms, of a step of 166)."""
+    """Without a plan the host, which maps, is behind, and rows seem long (an H100: GPT-2's 209 ms of a step of 166)."""
     trace = on_gpu(lgm.load_trace(TRACES / "gpt2.npz"), GPUS["h100"], "fp32", 8, chunk_bytes=2 << 20)
     budget, slow = analyze_lifetimes(trace).peak // 2, replace(COSTS, launch_ns=30_000)
     first = replay(trace, budget, LINK, slow, plan=True, recompute="auto", iterations=6)

@@ -68,6 +68,12 @@ MUTATIONS = {
         "  if (before.lane != stream || before.number > now.number) range.others.add(before);\n",
         "  (void)before;\n",
     ),
+    "what is made again is made of what was not written yet": Mutation(
+        "engine/streams.cpp", "  if (!closed_) order_.after(stream, order_.streams());\n", "  (void)stream;\n"
+    ),
+    "what is read to make something again is written meanwhile": Mutation(
+        FENCES, "range.made.store(pack(order_.now(stream)));", "(void)stream, (void)range;"
+    ),
     "a strict address is closed in flight": Mutation(MOVES, "  order_.wait(fences_.of_chunk(chunk));\n"),
     "an address is unmapped in flight": Mutation(MAPPINGS, "    order_.wait(gone);\n"),
     "freed addresses lead elsewhere in flight": Mutation(

@@ -152,6 +152,46 @@ def test_a_graph_is_captured_while_others_leave() -> None:
             assert [float(one[5]) for one in kept[3:]] == list(range(3, 16))
 
 
+def test_what_torchscript_would_fuse_finds_its_arguments() -> None:
+    @torch.jit.script
+    def score(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.relu(a * b + a) * 0.5
+
+    torch.manual_seed(0)
+    given = torch.randn(2, MIB, device="cuda")
+    with vtensor.enabled(16 * MIB, policy="lru", **SMALL):
+        a, b = given[0].clone(), given[1].clone()
+        for _ in range(4):  # it is fused from the third on
+            native.load().parts.evict_all()
+            held = [torch.full((MIB,), float(i), device="cuda") for i in range(4)]
+            assert torch.equal(score(a, b), torch.relu(given[0] * given[1] + given[0]) * 0.5)
+            assert len(held) == 4
+
+
+def test_large_steps_at_a_third_of_their_peak() -> None:
+    """Plans with thousands of vTensors, many of them made again: an H100 had other bits once."""
+
+    def program() -> Any:
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.0, batch_first=True)
+        module = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False).cuda()
+        update = torch.optim.AdamW(module.parameters(), foreach=False)
+        x, losses = torch.randn(8, 512, 1024, device="cuda"), []
+        for _ in range(9):
+            loss = module(x).square().mean()
+            loss.backward()
+            update.step()
+            update.zero_grad()
+            losses.append(loss.item())
+            wait_for_plan()
+        return [value.cpu() for value in module.parameters()], losses
+
+    runs = check_identity(
+        program, (0.35,), ample=40 << 30, device="cuda", min_size=1 << 20, host=48 << 30, overdraw=True
+    )
+    assert all(run["planned_iterations"] > 2 for run in runs)
+
+
 def test_an_address_that_was_given_away_stays() -> None:
     with vtensor.enabled(32 * MIB, policy="lru", **SMALL):
         first = torch.full((2 * MIB,), 5.0, device="cuda")

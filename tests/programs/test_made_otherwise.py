@@ -23,6 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 import vtensor
 from vtensor import native
+from vtensor.hooks.doors import address_of
 
 from ..identity import PAGE, same, seeded
 
@@ -237,6 +238,75 @@ def test_a_kernel_of_the_users_is_not_run_again() -> None:
         in_a_thread(lambda: compare(program))  # what an operator does is looked up once for each thread
     finally:
         library._destroy()
+
+
+@pytest.mark.parametrize("entered", ["_Enter", "_DDPSink"])
+def test_a_function_is_not_taken_for_one_that_was_called_before(entered: str) -> None:
+    """Names of ranges lie where others lay before; where one may write unseen, what was made of it is there first."""
+
+    def add_one_unseen(tensor: torch.Tensor) -> None:
+        data = (ctypes.c_float * tensor.numel()).from_address(address_of(tensor))
+        data[:] = [value + 1 for value in data]
+
+    def function(name: str, forward: Callable[..., Any]) -> Any:
+        kinds = {"forward": staticmethod(forward), "backward": staticmethod(lambda _, grad: grad)}
+        return type(name, (torch.autograd.Function,), kinds)
+
+    def write(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(x)
+        add_one_unseen(x)
+        return x
+
+    trusted, other = function(entered, lambda _, x: x.clone()), function("Writes", write)
+
+    def program(drop: Drop) -> Any:
+        x, made = torch.rand(LARGE), []
+        for _ in range(3):
+            made.append(x * 2)
+            drop()
+            trusted.apply(torch.ones(4, requires_grad=True))
+            with torch.no_grad():
+                other.apply(x)
+        return made, x
+
+    compare(program)
+
+
+@pytest.mark.parametrize("mode", ["none", "all"])
+def test_what_is_made_again_is_managed_as_it_was(mode: str) -> None:
+    """Whatever the operation does that misses it: the host's part of Harmony makes memory of torch's own."""
+    with seeing() as core:
+        core.manage(mode if mode == "all" else "large")
+        x = torch.rand(LARGE)
+        made, small = x * 2, x[:8] * 3
+        core.parts.drop_all()
+        core.manage("none" if mode == "none" else "large")
+        read = made + 1
+        core.manage("large")
+        assert torch.equal(read, x * 2 + 1) and torch.equal(small, x[:8] * 3)
+
+
+def test_threads_that_only_read_what_others_read() -> None:
+    """What an operation without a result to keep has read forgets it under the engine's lock. (Ended by a signal.)"""
+    w = torch.rand(LARGE)
+    with seeing() as core:
+        w = w + 1
+
+        def score() -> None:
+            for _ in range(2000):
+                w.sum()
+
+        threads = [threading.Thread(target=score) for _ in range(4)]
+        made = w * 2
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert core.validate() == ""
+        core.parts.drop_all()
+        before = w.clone()
+        w.add_(1)
+        assert torch.equal(made, before * 2)
 
 
 def test_a_forked_child_drops_nothing() -> None:

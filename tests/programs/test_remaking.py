@@ -293,6 +293,27 @@ def test_random_numbers_that_two_threads_draw_at_once() -> None:
     assert wrong == 0
 
 
+@pytest.mark.parametrize("late", [False], indirect=True)
+def test_verifying_loses_nothing_of_the_operation_that_it_interrupts(
+    late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VTENSOR_VERIFY", "replay")
+    core, (numbers, more) = native.load(), seeded(lambda: (torch.rand(1024), torch.rand(1024)))
+    with vtensor.enabled(16 * PAGE, **SETTINGS):
+        core.observe()
+        x = numbers.clone()
+        made, (p, q) = x * 2, seeded(lambda: (torch.rand(1024), torch.rand(1024)))
+        for used in (made, p, q):
+            used.sum()
+        core.parts.evict_all()
+        held = [torch.full((1024,), float(i)) for i in range(40)]
+        core.parts.drop_all()  # put aside, and compared before the next operation, whose arguments are away
+        total = p + q
+        compared = [one for one in core.verified() if one[0] == "(when it would have been dropped)"]
+    assert torch.equal(total, numbers + more)
+    assert compared and len(held) == 40
+
+
 # --- where no plan says so ------------------------------------------------------------------------------------
 
 

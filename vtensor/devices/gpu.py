@@ -23,7 +23,7 @@ __all__ = ["cupy_allocator", "fit_gpu", "lent_bytes", "look_at_gpu", "resize_gpu
 
 _pool: DevicePool | None = None
 _kept: list[DevicePool] = []  # of earlier sessions whose tensors live on
-_was_multithreaded: bool | None = None  # None: not changed
+_set_before: tuple[bool, bool] | None = None  # of torch: threads of backward, fused TorchScript; None: not changed
 
 
 def look_at_gpu(module: ModuleType, ordinal: int) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def start_gpu(module: ModuleType, config: Config) -> None:
     """
     import torch
 
-    global _pool, _was_multithreaded
+    global _pool, _set_before
     if is_strict():
         be_strict(module)
     _pool = make_device_pool(module, config.chunk, config.ordinal, config.budget)
@@ -95,12 +95,20 @@ def start_gpu(module: ModuleType, config: Config) -> None:
         )
     except module.InvalidUse as error:
         raise ConfigError(str(error)) from None
-    # One thread runs forward and backward, so that an iteration is one sequence of operations that can be recorded.
-    _was_multithreaded = torch.autograd.is_multithreading_enabled()
-    torch._C._set_multithreading_enabled(False)
+    # One thread runs forward and backward, so that an iteration is one sequence of operations that can be recorded. A
+    # fused group of TorchScript's is no operation: its kernel would read what is away.
+    _set_before = torch.autograd.is_multithreading_enabled(), torch._C._jit_can_fuse_on_gpu()
+    _set_torch(False, False)
     source = "its own" if _pool is None else "a CuPy pool's"
     log.info("the CUDA device has been tried on H100s only; 'make gpu-check' of vtensor's repository tests yours")
     log.info("GPU %d: chunks of %s, %s", config.ordinal, format_bytes(config.chunk), source)
+
+
+def _set_torch(multithreaded: bool, fused: bool) -> None:
+    import torch
+
+    torch._C._set_multithreading_enabled(multithreaded)
+    torch._C._jit_override_can_fuse_on_gpu(fused)
 
 
 def resize_gpu(module: ModuleType, config: Config) -> None:
@@ -119,7 +127,7 @@ def stop_gpu(module: ModuleType) -> None:
     """
     import torch
 
-    global _pool, _was_multithreaded
+    global _pool, _set_before
     pool = _pool
     if pool is not None and pool not in _kept:
         _kept.append(pool)  # until the core says that no tensor uses its chunks; interrupted, it stays here
@@ -131,9 +139,9 @@ def stop_gpu(module: ModuleType) -> None:
         if pool is not None:
             _kept.remove(pool)
         raise torch.OutOfMemoryError(str(error)) from None
-    if _was_multithreaded is not None:
-        torch._C._set_multithreading_enabled(_was_multithreaded)
-        _was_multithreaded = None
+    if _set_before is not None:
+        _set_torch(*_set_before)
+        _set_before = None
     if pool is None:
         return
     if drained:
