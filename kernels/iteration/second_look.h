@@ -3,8 +3,8 @@
 // On an ordered device a row lasts until the next begins. Without a plan the host maps and moves in between, and where the device
 // has done all it was asked for, rows last as long as the host takes: on an H100 those of GPT-2 added up to 209 ms of a step of
 // 166, and its plan believed in a quarter more time to copy than there was. With a plan the host is ahead again. So the second
-// iteration that follows one is timed, the fourth, the eighth ..., until one took what the plan was made with, or another plan was
-// made of it.
+// iteration that follows one is timed, the fourth, the eighth ..., until one took what the plan was made with, or another plan
+// was made of it.
 //
 // Covers: which, and how much is as good as the same. Leaves: timing (timing.h), making plans (vtensor/planning/planner.py).
 // Thread-safety: none; thread_state.h guards it.
