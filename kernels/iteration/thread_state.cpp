@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -50,6 +51,14 @@ void after_fork() {
   g_runner_mutex->unlock();
 }
 
+// Threads by whose allocations system calls read and write, which fail where memory is away: those that gather and scatter for
+// torch's gloo, while the program goes on.
+Managing for_a_new_thread() noexcept {
+  char name[16] = {};
+  const bool told = pthread_getname_np(pthread_self(), name, sizeof name) == 0;
+  return told && std::string_view(name).starts_with("pt_gloo_runloop") ? Managing::none : Managing::large;
+}
+
 }  // namespace
 
 void begin_work(Thread& thread) noexcept {
@@ -62,6 +71,7 @@ std::size_t working_threads() noexcept { return g_working.load(); }
 Thread& this_thread() {
   if (t_mine == nullptr) {
     t_mine = new Thread;
+    t_mine->managing = for_a_new_thread();
     static thread_local ThreadOwner owner;
     (void)owner;
   }

@@ -25,6 +25,7 @@ struct Frame {
   std::uint32_t row;  // of the recorder; kNone until it uses or allocates managed memory
   Ticket::Lane stream = Ticket::Lane::none;  // what it is asked of, on an ordered device; else none
   bool draws = false;  // random numbers
+  bool keeps = false;  // what it was given and what it made: it goes on using that when it has returned
 };
 
 // Whether code of the user's runs within an operation: what is made there is not the operation's.

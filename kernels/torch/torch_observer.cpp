@@ -157,7 +157,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   const bool transparent = traits.transparent || !observe;
   const auto stream = observe ? current_stream(*engine) : Ticket::Lane::none;
   thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, stream,
-                           traits.draws && observe});
+                           traits.draws && observe, traits.keeps_arguments && observe});
   thread.solid += !transparent;
   if (!observe) return nullptr;
   if (traits.draws) Draws::begin();
@@ -241,6 +241,9 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
     if (const Recording recording{thread}) recording->row_ends(frame.row);
   }
   if (frame.stream != Ticket::Lane::none) note_uses(thread, frame);
+  if (frame.keeps) {
+    for (const Range* range : thread.newborns) thread.engine->export_address(reinterpret_cast<const void*>(range->base), true);
+  }
   while (thread.uses.size() > frame.first_use) {
     thread.engine->unpin(thread.uses.back());
     thread.uses.pop_back();

@@ -45,14 +45,16 @@ constexpr std::array<std::string_view, 9> kUnrepeatable = {
 // On a GPU theirs are kernels that add from many threads at once, in any order, unless torch is told to use others
 // (torch.use_deterministic_algorithms, whose documentation lists them).
 constexpr std::array<std::string_view, 16> kAddsAnyhow = {
-    "aten::index_add", "aten::index_add_", "aten::index_reduce",   "aten::index_reduce_",   "aten::scatter_add", "aten::scatter_add_",
-    "aten::scatter",   "aten::scatter_",   "aten::scatter_reduce", "aten::scatter_reduce_", "aten::cumsum",      "aten::cumsum_",
-    "aten::histc",     "aten::bincount",   "aten::nll_loss2d_forward", "aten::_embedding_bag"};
-constexpr std::array<std::string_view, 19> kAddsInBackward = {
-    "aten::upsample_",       "aten::_upsample_",       "aten::adaptive_",             "aten::_adaptive_",        "aten::avg_pool",
-    "aten::max_pool",        "aten::fractional_",      "aten::max_unpool",            "aten::reflection_pad",    "aten::replication_pad",
-    "aten::grid_sampler_",   "aten::_ctc_loss_",       "aten::embedding_",            "aten::_embedding_bag_",   "aten::convolution_",
-    "aten::_flash_attention_", "aten::_efficient_attention_", "aten::_scaled_dot_product_", "aten::cudnn_"};
+    "aten::index_add",   "aten::index_add_",   "aten::index_reduce",       "aten::index_reduce_",
+    "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",     "aten::scatter_reduce_",
+    "aten::scatter",     "aten::scatter_",     "aten::nll_loss2d_forward", "aten::_embedding_bag",
+    "aten::cumsum",      "aten::cumsum_",      "aten::histc",              "aten::bincount"};
+constexpr std::array<std::string_view, 19> kAddsInBackward = {  // names that begin so
+    "aten::upsample_",      "aten::_upsample_",       "aten::adaptive_",          "aten::_adaptive_",
+    "aten::avg_pool",       "aten::max_pool",         "aten::fractional_",        "aten::max_unpool",
+    "aten::reflection_pad", "aten::replication_pad",  "aten::grid_sampler_",      "aten::_ctc_loss_",
+    "aten::embedding_",     "aten::_embedding_bag_",  "aten::convolution_",       "aten::cudnn_",
+    "aten::_flash_attention_", "aten::_efficient_attention_", "aten::_scaled_dot_product_"};
 bool adds_anyhow(std::string_view name) {
   const auto begins = [&](std::string_view with) { return name.starts_with(with); };
   return is_one_of(name, kAddsAnyhow) ||

@@ -36,8 +36,8 @@ struct Traits {
   // read without telling.
   bool named = false;
   bool writes_seen = false;  // of such a range: it writes by operations only
-  // It goes on using its arguments after it returned, on a stream of its own (NCCL) or by system calls (gloo): they stay where
-  // they are.
+  // It goes on using its arguments, and copies that it made of them, after it returned, on a stream of its own (NCCL) or by
+  // system calls (gloo): they stay where they are.
   bool keeps_arguments = false;
   std::uint64_t written = 0;    // bit i: argument i is written, by the schema's word
   std::uint64_t may_write = 0;  // the same, and all of an operator whose schema may not say it

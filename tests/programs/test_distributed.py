@@ -97,6 +97,32 @@ def test_what_a_collective_was_given_stays(tmp_path: Path) -> None:
         distributed.destroy_process_group()
 
 
+GATHERED = """
+from torch.distributed import _functional_collectives as collectives
+
+total, held = 0.0, []
+for step in range(40):
+    mine = torch.randn(400, 200, generator=torch.Generator().manual_seed(10 * step + rank))
+    everybodys = collectives.all_gather_tensor(mine, 0, distributed.group.WORLD)
+    part = collectives.reduce_scatter_tensor(mine, "sum", 0, distributed.group.WORLD)
+    held = [torch.full((200, 200), float(step)) for _ in range(10)]  # while these go on
+    total += float((everybodys + 0).sum()) + float((part + 0).sum())
+if rank == 0:
+    print(total.hex())
+    print(vtensor.memory_stats()["evictions"] if budget != "none" else 0)
+"""
+
+
+def test_collectives_that_go_on_while_others_leave(tmp_path: Path) -> None:
+    """gloo's own threads make tensors, too, which no operation of the program's was given."""
+    script = tmp_path / "gather.py"
+    script.write_text(BEGIN + GATHERED + END)
+    plain, _ = two_processes(script, "none")
+    managed, evictions = two_processes(script, "1MiB")
+    assert managed == plain
+    assert evictions > 0
+
+
 SHARDED = """
 from torch.distributed.fsdp import fully_shard
 

@@ -178,7 +178,7 @@ def build(target: Path) -> None:
             return f"{unit}.o"
 
         sources = [source for source in sources_dir().glob("*/*.cpp") if cuda or not is_cuda(source)]
-        workers = max(2, os.cpu_count() or 1)
+        workers = max(2, len(os.sched_getaffinity(0)))  # as many as this process may use
         together = units(sources, workers)
         progress = _begin_to_say(len(sources), workers)
         objects = []

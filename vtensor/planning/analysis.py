@@ -239,9 +239,11 @@ def prepare(allocations: int) -> None:
         threading.Thread(target=_helper.prepare, name="vtensor-helper", daemon=True).start()
 
 
-def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Iterator[lgm.Plan]:
+def plans(
+    trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, in_haste: bool = True
+) -> Iterator[lgm.Plan]:
     """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
-    both, which comes if it is faster. Where there is no helper there is one plan.
+    both, which comes if it is faster. Where there is no helper, or no haste as there is a plan already, there is one.
 
     None is looked for that does both where no core is idle and nothing waits for copies: the search would take a tenth
     of each step for a minute, and gains about nothing there. A thread of the program finds no core idle.
@@ -256,6 +258,9 @@ def plans(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> Ite
         return
     few = trace.operations <= _FEW  # a helper would be begun for a moment's work
     make = _helper.here if few else analyze
+    if not in_haste:
+        yield _helper.here(trace, device, recompute) if few else analyze(trace, device, recompute, urgent=False)
+        return
     try:
         first = make(trace, device, "never" if recompute == "auto" else recompute)
     except lgm.InfeasibleError as error:

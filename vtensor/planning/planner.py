@@ -190,7 +190,7 @@ class Planner:
 
     def _plan(self, recording: Recording, _raw: dict[str, Any], device: lgm.Device) -> None:
         less = to_plan_for(self.module, recording.trace, device, self.config.recompute)
-        for plan in plans(recording.trace, less, self.config.recompute):
+        for plan in plans(recording.trace, less, self.config.recompute, in_haste=not recording.followed):
             if not self._hand_over(device, partial(install, self.module, plan, recording, device.budget_chunks)):
                 return
             self.plan, self.why_not = plan, ""
