@@ -142,12 +142,13 @@ class Allocator final : public cca::CUDAAllocator {
   std::pair<std::size_t, std::size_t> getMemoryInfo(DeviceIndex device) override { return g_native->getMemoryInfo(device); }
   cca::SnapshotInfo snapshot(MempoolId_t pool, bool traces) override { return g_native->snapshot(pool, traces); }
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
+    const bool first = g_pools++ == 0;
     if (Engine* engine = current_engine(); engine != nullptr && !in_forked_child()) {
-      // What was made again in between would be the graph's.
-      if (g_pools++ == 0 && engine->remake().on()) (g_makes_nothing = engine)->remake().suspend(false);
+      if (first && engine->remake().on()) {  // what was made again in between would be the graph's
+        g_makes_nothing = engine;
+        engine->remake().suspend(false);
+      }
       engine->streams()->before_capture();
-    } else {
-      ++g_pools;
     }
     g_native->beginAllocateToPool(device, pool, std::move(filter));
   }

@@ -242,7 +242,8 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
   }
   if (frame.stream != Ticket::Lane::none) note_uses(thread, frame);
   if (frame.keeps) {
-    for (const Range* range : thread.newborns) thread.engine->export_address(reinterpret_cast<const void*>(range->base), true);
+    const std::vector<Range*> made = thread.newborns;  // what is made again for it may be newborn, too
+    for (const Range* range : made) thread.engine->export_address(reinterpret_cast<const void*>(range->base), true);
   }
   while (thread.uses.size() > frame.first_use) {
     thread.engine->unpin(thread.uses.back());

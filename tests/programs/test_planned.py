@@ -150,7 +150,7 @@ def test_shapes_that_take_turns_are_timed_on_ordered_devices(late: bool) -> None
             t.step(rows=64 if k % 2 else 24)
 
     planned, stats = run(program, fraction=0.7)
-    assert stats["plans"] == 2
+    assert stats["plans"] in (2, 3, 4)  # each may be made once more, of an iteration that followed it
     assert gained(planned, 8) == 8, planned
 
 
