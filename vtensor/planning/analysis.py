@@ -251,8 +251,7 @@ def plans(
     What one operation needs above the budget is planned as used in place, but where nothing is ever in the host store.
     """
     whole = trace
-    if recompute != "only":
-        trace = within(whole, device.budget_chunks)
+    trace = within(whole, device.budget_chunks) if recompute != "only" else whole
     if not _helper.works:
         yield _helper.here(trace, device, recompute)
         return
@@ -269,13 +268,10 @@ def plans(
     if recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
         return
     waits = not only_computes(first)
+    if few and not waits:
+        return
     try:
-        if not few:
-            plan = analyze(trace, device, recompute, urgent=False, turns=waits)
-        elif waits:
-            plan = _helper.here(trace, device, recompute)
-        else:
-            return
+        plan = make(trace, device, recompute) if few else analyze(trace, device, recompute, urgent=False, turns=waits)
     except _Busy:
         return
     if plan.prediction.step_seconds < first.prediction.step_seconds * (1 - _WORTH):
