@@ -38,10 +38,7 @@ MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_
 }
 
 namespace {
-LateWork& late_work() {
-  static auto* work = new LateWork;  // never destroyed: engines may live to the end
-  return *work;
-}
+LateWork* g_late_work = nullptr;  // of the newest engine; never destroyed: each may live to the end
 }  // namespace
 
 std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
@@ -49,12 +46,15 @@ std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_
                                          bool strict) {
   EngineConfig config = config_of(budget_chunks, policy, "chunk", leaving, false);
   config.strict = strict;
-  late_work().begin(seed);
-  auto driver = std::make_unique<LateDriver>(chunk_bytes, 8 * budget_chunks + 4096, late_work(), Compute::at_once, places);
+  g_late_work = new LateWork;
+  g_late_work->begin(seed);
+  auto driver = std::make_unique<LateDriver>(chunk_bytes, 8 * budget_chunks + 4096, *g_late_work, Compute::at_once, places);
   return std::make_unique<Engine>(std::move(driver), make_ram_store(chunk_bytes, host_bytes), config);
 }
 
-std::vector<std::string> late_complaints() { return late_work().complaints(); }
+std::vector<std::string> late_complaints() {
+  return g_late_work == nullptr ? std::vector<std::string>{} : g_late_work->complaints();
+}
 
 py::dict to_dict(const Amount& amount) {
   py::dict d;

@@ -329,8 +329,8 @@ def test_a_plan_of_what_was_moved_meanwhile_is_not_taken(
         trace=SimpleNamespace(operations=1, seconds=1.0), reservation=0, remaking=None,
         prediction=SimpleNamespace(out_chunks=0, in_chunks=0, step_seconds=1.0),
     )  # fmt: skip
-    monkeypatch.setattr(planning.planner, "plans", lambda *_: [made])
-    recording, device = SimpleNamespace(trace=None), SimpleNamespace(budget_chunks=64)
+    monkeypatch.setattr(planning.planner, "plans", lambda *_, **__: [made])
+    recording, device = SimpleNamespace(trace=None, followed=False), SimpleNamespace(budget_chunks=64)
     planner._plan(recording, {}, device)
     assert taken == [made]
     planner.forget_plans()  # while the next is being made
