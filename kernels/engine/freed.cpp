@@ -5,7 +5,7 @@
 namespace vt {
 
 namespace {
-constexpr std::size_t kFormers = 4;  // chunks' worth of addresses that lead to former chunks, for each of the budget
+constexpr std::size_t kFormers = 4;  // addresses for anybody that lead to former chunks, for each of the budget
 
 // What is left of a vTensor when its tensor is gone: who still pins it, and where its address leads.
 VTensor emptied(const VTensor& part) {
@@ -23,7 +23,7 @@ void Freed::bury(Range& range, bool keep) {
   // and the kernel needs one mapping for many.
   for (std::uint32_t i = range.chunks; i-- > 0;) release_part(range, i);
   roster_.end(range);
-  if (keep && wanted_formers_ == 0 && range.resident == range.chunks) {
+  if (keep && wanted_homes_ == 0 && range.resident == range.chunks) {
     range.life = Life::cached;
     cached_.put(&range);
     chunks_.idle(range.chunks);
@@ -92,7 +92,7 @@ Range* Freed::take_home(const Wish& wish) {
     }
     const bool as_it_is = free == range->chunks && pool_.held() + free <= pool_.capacity();
     if (as_it_is || (mostly(free, *range) && !mappings_.in_use(*range))) {  // else none of it can lead elsewhere yet
-      formers_.take(range);
+      homes_.take(range);
       return range;
     }
   }
@@ -100,14 +100,12 @@ Range* Freed::take_home(const Wish& wish) {
   return nullptr;
 }
 
-// One as many of whose former chunks as possible are free: those need not be mapped again. Those of tensors with seats are kept
-// for the next of their kind.
+// One as many of whose former chunks as possible are free: those need not be mapped again.
 Range* Freed::take_former(std::uint32_t chunks) {
   std::vector<ChunkId> free;
   std::uint32_t most = 0;
   return formers_.take_best(chunks, [&](const Range& range) -> std::uint32_t {
     free.clear();
-    if (range.seated) return 0;
     for (const VTensor* part = &range.parts[0]; part < &range.parts[0] + range.chunks; ++part) {
       const bool to_be_had = part->mapped != kNone && pool_.is_free(part->mapped) && !pool_.is_kept(part->mapped);
       if (to_be_had) free.push_back(part->mapped);  // as OrderedMappings::take_former has it
@@ -136,17 +134,18 @@ void Freed::give_up_all() {
   }
 }
 
-void Freed::keep_formers(std::size_t chunks) {
-  wanted_formers_ = chunks;
+void Freed::keep_homes(std::size_t chunks) {
+  wanted_homes_ = chunks;
   while (give_up_oldest()) {
   }
 }
 
 void Freed::keep_former(Range& range) {
   range.life = Life::former;
-  formers_.put(&range);
-  while (formers_.chunks() > std::max(kFormers * pool_.capacity(), wanted_formers_)) {
-    Range* oldest = formers_.take_oldest();
+  RangeCache& kept = range.seated ? homes_ : formers_;
+  kept.put(&range);
+  while (kept.chunks() > (range.seated ? wanted_homes_ : kFormers * pool_.capacity())) {
+    Range* oldest = kept.take_oldest();
     if (oldest == nullptr) return;
     wait_in_limbo(*oldest);
   }
@@ -164,7 +163,9 @@ void Freed::retire(Range& range) {
 }
 
 void Freed::give_up_addresses() {
-  while (Range* former = formers_.take_any()) wait_in_limbo(*former);
+  for (RangeCache* kept : {&formers_, &homes_}) {
+    while (Range* former = kept->take_any()) wait_in_limbo(*former);
+  }
   for (const Range* range : limbo_) {
     if (!range->pinned()) mappings_.wait_until_unused(*range);
   }

@@ -44,9 +44,9 @@ class Freed {
   // The addresses that lead to the chunks that are wanted, if most of those are free: little need be mapped then. nullptr if they
   // are not, or if they are another's by now.
   Range* take_home(const Wish& wish);
-  // From now on freed ranges are former ones, never cached: addresses that lead to so many chunks are kept, and the chunks are
-  // free for whoever wants just those.
-  void keep_formers(std::size_t chunks);
+  // From now on freed ranges are former ones, never cached: of those with seats addresses that lead to so many chunks are kept,
+  // and the chunks are free for whoever wants just those.
+  void keep_homes(std::size_t chunks);
 
   // Chunks that cached ranges keep.
   std::size_t idle() const noexcept { return cached_.chunks(); }
@@ -79,8 +79,9 @@ class Freed {
   Slots& slots_;
   Moves& moves_;
   RangeCache cached_;
-  RangeCache formers_;
-  std::size_t wanted_formers_ = 0;  // 0: as many as serve
+  RangeCache formers_;  // for anybody
+  RangeCache homes_;    // former ranges too, each for the next tensor whose seats its addresses lead to
+  std::size_t wanted_homes_ = 0;
   std::vector<Range*> limbo_;
 };
 

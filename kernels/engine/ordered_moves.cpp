@@ -147,7 +147,7 @@ void OrderedMoves::reap() {
 
 // Gives back what is beyond the budget and free, and used by nothing any more.
 void OrderedMoves::repay() {
-  const std::vector<ChunkId> free = pool_.free_chunks();
+  const std::vector<ChunkId> free(pool_.free_chunks().begin(), pool_.free_chunks().end());
   for (const ChunkId chunk : free) {
     if (pool_.overdrawn() == 0) return;
     if (!order_.passed(fences_.of_chunk(chunk))) continue;

@@ -12,7 +12,7 @@ constexpr std::size_t kTurns = 2;  // iterations for which addresses are kept: w
 std::vector<ChunkId> Seats::chunks() const {
   const Lock lock(mutex_);
   if (closed_.load()) return {};
-  std::vector<ChunkId> all = pool_.free_chunks();
+  std::vector<ChunkId> all(pool_.free_chunks().begin(), pool_.free_chunks().end());
   all.insert(all.end(), pool_.leaving_chunks().begin(), pool_.leaving_chunks().end());
   for (const auto& range : ranges_.records()) {
     for (std::uint32_t i = 0; range->parts != nullptr && i < range->chunks; ++i) {
@@ -56,7 +56,7 @@ Wish Seats::again(const Range& range, std::vector<ChunkId>* chunks) const {
 void Seats::begin(std::size_t vtensors, ChunkNumbers numbers) {
   const Lock lock(mutex_);
   if (closed_.load()) return;
-  freed_.keep_formers(kTurns * vtensors);
+  freed_.keep_homes(kTurns * vtensors);
   pool_.number(std::move(numbers));
 }
 

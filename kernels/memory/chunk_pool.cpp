@@ -10,15 +10,14 @@ ChunkPool::ChunkPool(Driver& driver, std::size_t capacity) : driver_(driver), ca
   if (!status.ok()) throw InvalidUse("cannot provide " + std::to_string(capacity) + " chunks: " + describe(status));
   free_.reserve(capacity);
   leaving_.reserve(capacity);
-  is_free_.resize(capacity);
 }
 
 Status ChunkPool::acquire(ChunkId* chunk, Take which) {
   if (held_ >= capacity_) return {Code::out_of_budget, "chunk pool", 0};
   if (!free_.empty()) {
-    const auto edge = which == Take::newest ? free_.end() - 1 : free_.begin();
+    const ChunkId edge = which == Take::newest ? free_.newest() : free_.oldest();
     const auto lower = [this](ChunkId a, ChunkId b) { return numbers_.at(a) < numbers_.at(b); };
-    *chunk = pick(numbers_.of.empty() ? edge : std::max_element(free_.begin(), free_.end(), lower));
+    *chunk = pick(numbers_.of.empty() ? edge : *std::max_element(free_.begin(), free_.end(), lower));
   } else if (held_ + leaving_.size() >= capacity_ + overdrawn_) {
     return {Code::out_of_budget, "chunk pool", 0};
   } else {
@@ -41,8 +40,10 @@ bool ChunkPool::acquire_leaving(ChunkId* chunk) {
 bool ChunkPool::take(ChunkId chunk, bool wanted) {
   if (held_ >= capacity_) return false;
   if (is_free(chunk)) {
-    pick(std::find(free_.begin(), free_.end(), chunk));
-  } else if (!wanted || std::erase(leaving_, chunk) == 0) {
+    pick(chunk);
+  } else if (wanted && leaving_.contains(chunk)) {
+    leaving_.erase(chunk);
+  } else {
     return false;
   }
   ++held_;
@@ -56,13 +57,9 @@ void ChunkPool::number(ChunkNumbers numbers) {
       std::count_if(free_.begin(), free_.end(), [this](ChunkId chunk) { return numbers_.are_nobodys(chunk); }));
 }
 
-bool ChunkPool::may_take(ChunkId chunk) const noexcept {
-  return is_free(chunk) || std::find(leaving_.begin(), leaving_.end(), chunk) != leaving_.end();
-}
-
 Status ChunkPool::overdraw(ChunkId* chunk) {
   if (!free_.empty()) {  // from an earlier one
-    *chunk = pick(free_.end() - 1);
+    *chunk = pick(free_.newest());
   } else if (!leaving_.empty()) {
     *chunk = pick_leaving();
   } else {
@@ -81,32 +78,27 @@ Status ChunkPool::overdraw(ChunkId* chunk) {
 }
 
 Status ChunkPool::repay(ChunkId chunk) {
-  const auto found = std::find(free_.begin(), free_.end(), chunk);
   Status status = driver_.destroy(chunk);
   if (!status.ok()) return status;
-  pick(found);
+  pick(chunk);
   --overdrawn_;
   return driver_.set_capacity(capacity_ + overdrawn_);
 }
 
 void ChunkPool::put(ChunkId chunk) {
   free_.push_back(chunk);
-  if (is_free_.size() <= chunk) is_free_.resize(chunk + 1);
-  is_free_[chunk] = true;
   nobodys_ += numbers_.are_nobodys(chunk);
 }
 
-ChunkId ChunkPool::pick(std::vector<ChunkId>::iterator free) {
-  const ChunkId chunk = *free;
+ChunkId ChunkPool::pick(ChunkId free) {
   free_.erase(free);
-  is_free_[chunk] = false;
-  nobodys_ -= numbers_.are_nobodys(chunk);
-  return chunk;
+  nobodys_ -= numbers_.are_nobodys(free);
+  return free;
 }
 
 ChunkId ChunkPool::pick_leaving() {
-  const ChunkId chunk = leaving_.front();
-  leaving_.erase(leaving_.begin());
+  const ChunkId chunk = leaving_.oldest();
+  leaving_.erase(chunk);
   return chunk;
 }
 
@@ -123,18 +115,16 @@ void ChunkPool::release_leaving(ChunkId chunk) {
 }
 
 void ChunkPool::settle(const std::function<bool(ChunkId)>& left) {
-  const auto goes_on = std::find_if_not(leaving_.begin(), leaving_.end(), left);
-  std::for_each(leaving_.begin(), goes_on, [this](ChunkId chunk) { put(chunk); });
-  leaving_.erase(leaving_.begin(), goes_on);
+  while (!leaving_.empty() && left(leaving_.oldest())) put(pick_leaving());
 }
 
 Status ChunkPool::resize(std::size_t capacity) {
   const bool shrinks = capacity < capacity_;
   if (shrinks && held_ > capacity) return {Code::out_of_budget, "resize", 0};
   while (shrinks && held_ + free() > capacity) {
-    const Status status = driver_.destroy(free_.back());
+    const Status status = driver_.destroy(free_.newest());
     if (!status.ok()) return status;
-    pick(free_.end() - 1);
+    pick(free_.newest());
   }
   const std::size_t overdrawn = std::max(held_ + free(), capacity) - capacity;
   const Status status = driver_.set_capacity(capacity + overdrawn);
@@ -143,13 +133,12 @@ Status ChunkPool::resize(std::size_t capacity) {
   overdrawn_ = overdrawn;
   free_.reserve(capacity);
   leaving_.reserve(capacity);
-  is_free_.resize(std::max(is_free_.size(), capacity));
   changed();
   return kOk;
 }
 
 void ChunkPool::trim() {
-  while (!free_.empty() && driver_.destroy(free_.back()).ok()) pick(free_.end() - 1);
+  while (!free_.empty() && driver_.destroy(free_.newest()).ok()) pick(free_.newest());
 }
 
 void ChunkPool::changed() {
@@ -163,7 +152,7 @@ void ChunkPool::changed() {
 std::string ChunkPool::validate() const {
   if (held_ + free() > capacity_ + overdrawn_) return "chunks held and free exceed the budget";
   if (peak_ < held_) return "the peak is below the chunks held";
-  std::vector<ChunkId> sorted = free_;
+  std::vector<ChunkId> sorted(free_.begin(), free_.end());
   sorted.insert(sorted.end(), leaving_.begin(), leaving_.end());
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return "a chunk is free twice";

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/driver.h"
+#include "memory/chunk_list.h"
 
 namespace vt {
 
@@ -67,11 +68,11 @@ class ChunkPool {
   std::size_t free() const noexcept { return free_.size() + leaving_.size(); }
   std::size_t leaving() const noexcept { return leaving_.size(); }
   // Whether it is free and nothing leaves it.
-  bool is_free(ChunkId chunk) const noexcept { return chunk < is_free_.size() && is_free_[chunk]; }
+  bool is_free(ChunkId chunk) const noexcept { return free_.contains(chunk); }
   // Whether it is free, if need be while its content leaves.
-  bool may_take(ChunkId chunk) const noexcept;
-  const std::vector<ChunkId>& free_chunks() const noexcept { return free_; }
-  const std::vector<ChunkId>& leaving_chunks() const noexcept { return leaving_; }
+  bool may_take(ChunkId chunk) const noexcept { return free_.contains(chunk) || leaving_.contains(chunk); }
+  const ChunkList& free_chunks() const noexcept { return free_; }
+  const ChunkList& leaving_chunks() const noexcept { return leaving_; }
   std::size_t overdrawn() const noexcept { return overdrawn_; }
   std::size_t peak_overdrawn() const noexcept { return peak_overdrawn_; }
   void reset_peak() noexcept {
@@ -84,7 +85,7 @@ class ChunkPool {
 
  private:
   void put(ChunkId chunk);
-  ChunkId pick(std::vector<ChunkId>::iterator free);
+  ChunkId pick(ChunkId free);
   ChunkId pick_leaving();  // the one that has been leaving the longest
   void changed();  // counts the peak and stops the program if the budget is exceeded
 
@@ -94,10 +95,9 @@ class ChunkPool {
   std::size_t peak_ = 0;
   std::size_t overdrawn_ = 0;  // chunks that exist beyond the capacity
   std::size_t peak_overdrawn_ = 0;
-  std::vector<ChunkId> free_, leaving_;  // the newest last
-  std::vector<bool> is_free_;            // by chunk
+  ChunkList free_, leaving_;
   ChunkNumbers numbers_;
-  std::size_t nobodys_ = 0;              // free chunks that a plan gives to nobody: asked for each vTensor that has no seat
+  std::size_t nobodys_ = 0;  // free chunks that a plan gives to nobody: asked for each vTensor that has no seat
 };
 
 }  // namespace vt

@@ -64,7 +64,7 @@ def test_many_small_chunks(name: str) -> None:
     run = replay(trace, analyze_lifetimes(trace).peak // 2, LINK, COSTS, plan=True, recompute="auto")
     assert run.timed == pytest.approx(trace.seconds, rel=0.06)
     assert run.seconds < 1.02 * run.predicted
-    assert run.remaps < 0.02 * trace.chunks.sum()
+    assert run.remaps == 0
 
 
 def test_a_plan_is_made_again_of_an_iteration_that_followed_it() -> None:

@@ -187,7 +187,7 @@ def test_large_steps_at_a_third_of_their_peak() -> None:
         return [value.cpu() for value in module.parameters()], losses
 
     runs = check_identity(
-        program, (0.35,), ample=40 << 30, device="cuda", min_size=1 << 20, host=48 << 30, overdraw=True
+        program, (0.35,), ample=12 << 30, device="cuda", chunk=2 * MIB, min_size=MIB, host=24 << 30, overdraw=True
     )
     assert all(run["planned_iterations"] > 2 for run in runs)
 

@@ -367,6 +367,23 @@ TEST(who_has_no_seat_sits_where_nobody_does) {
   r.close();
 }
 
+TEST(who_has_no_seat_finds_its_addresses_behind_those_of_many_who_have) {
+  Seated r(6);
+  for (int i = 0; i < 6; ++i) r.tensor(1);
+  for (Range* range : r.ranges.living()) r.freed.bury(*range, true);
+  r.finish();
+  r.lock.unlock();
+  r.seats.begin(64, {{5, 0, 4, 1, 2, 3}, 4});  // chunks 0 and 2 are nobody's
+  r.lock.lock();
+  r.leave(r.tensor(1));
+  for (int i = 0; i < 40; ++i) r.leave(r.sit({1}));
+  const auto remaps = r.ground.counters.remaps;
+  r.tensor(1);
+  CHECK(r.ground.counters.remaps == remaps);
+  r.check();
+  r.close();
+}
+
 TEST(who_finds_most_of_its_seats_free_maps_the_rest_only) {
   Seated r(8);
   for (int i = 0; i < 8; ++i) r.tensor(1);
