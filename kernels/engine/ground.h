@@ -102,10 +102,10 @@ struct Ground {
 // A call into the engine: holds the lock, and is a step when it ends.
 struct Call {
   Call(std::mutex& mutex, Ground& on) : lock(mutex), ground(on) {
-    if (ground.stopwatch != nullptr) ground.stopwatch->pause();
+    if (ground.stopwatch != nullptr) ground.stopwatch->call_begins();
   }
   ~Call() {
-    if (ground.stopwatch != nullptr) ground.stopwatch->resume();
+    if (ground.stopwatch != nullptr) ground.stopwatch->call_ends();
     ground.step();
   }
   Call(const Call&) = delete;

@@ -196,7 +196,9 @@ void Remake::bring(std::span<const PlannedMove> moves) {
 void Remake::perform(Lock& lock, Recipes::Run& run, const Remaker::Take& take, bool aside) {
   const auto begun = std::chrono::steady_clock::now();
   ++ground_.remaking;
+  if (ground_.stopwatch != nullptr) ground_.stopwatch->making_begins();
   ground_.let_go(lock, [&] { remaker_->run(run, take, aside); });
+  if (ground_.stopwatch != nullptr) ground_.stopwatch->making_ends();
   --ground_.remaking;
   const auto passed = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begun);
   ground_.counters.make_ns += static_cast<std::uint64_t>(passed.count());

@@ -38,9 +38,9 @@ void Streams::record(const void* address, Lane stream) {
   if (std::find(recorded.begin(), recorded.end(), stream) == recorded.end()) recorded.push_back(stream);
 }
 
-void Streams::start_timing() {
+void Streams::start_timing(bool ahead) {
   Lock lock(mutex_);
-  if (!closed_) order_.stopwatch().start();
+  if (!closed_) order_.stopwatch().start(ahead);
 }
 
 void Streams::row_begins(Lane stream) {

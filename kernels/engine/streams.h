@@ -46,8 +46,8 @@ class Streams {
   // What `stream` was asked for when the tensor is freed may still use it (torch's record_stream). Pre: live.
   void record(const void* address, Lane stream);
 
-  // Rows are timed from now on until they are read.
-  void start_timing();
+  // Rows are timed from now on until they are read. `ahead`: the host is ahead of the device.
+  void start_timing(bool ahead);
   // A row begins with what `stream` is asked for next. While rows are timed.
   void row_begins(Lane stream);
   // Nanoseconds from the first row to each, and until now; empty if the device did not tell. Stands until all that was asked is

@@ -101,7 +101,7 @@ Finding PlanRunner::look_again(Streams& streams, bool looked) {
   SecondLook& look = active_->second_look;
   const bool found = looked && look.finds(recorder_.whole().took_ns);
   looks_ = look.is_due();
-  if (looks_) timing_.begin(streams, 1);
+  if (looks_) timing_.begin(streams, 1, true);
   return found ? Finding::telling : Finding::nothing;
 }
 

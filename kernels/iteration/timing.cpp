@@ -2,8 +2,8 @@
 
 namespace vt {
 
-void Timing::begin(Streams& streams, std::size_t iterations) {
-  if (left_ == 0) streams.start_timing();
+void Timing::begin(Streams& streams, std::size_t iterations, bool ahead) {
+  if (left_ == 0) streams.start_timing(ahead);
   left_ = std::max(left_, iterations);
 }
 
@@ -14,7 +14,7 @@ bool Timing::ends(Engine& engine, Recorder& recorder, bool planned, bool wanted)
     timed = recorder.take_times(streams->row_times());
     if (timed && engine.remake().weighs()) usual_ = recorder;
     left_ = planned ? left_ - 1 : 0;  // one that has no plan was meant, which may take turns with those that have one
-    if (left_ > 0) streams->start_timing();
+    if (left_ > 0) streams->start_timing(false);
   }
   recorder.ended_as(timed, planned);
   const bool usual = usual_.hash() == recorder.hash() && farness(recorder.allocated(), usual_.allocated()) <= kNear;

@@ -13,8 +13,9 @@ namespace vt {
 
 class Timing {
  public:
-  // The next iterations are, until one of so many followed no plan.
-  void begin(Streams& streams, std::size_t iterations);
+  // The next iterations are, until one of so many followed no plan. `ahead`: the next follows one, and the host is ahead of the
+  // device.
+  void begin(Streams& streams, std::size_t iterations, bool ahead = false);
   // An iteration ends that was or was not `planned`, and the next begins, which is timed if `wanted`. Returns whether the log has
   // the times of its rows.
   bool ends(Engine& engine, Recorder& recorder, bool planned, bool wanted);

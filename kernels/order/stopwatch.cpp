@@ -9,21 +9,25 @@ namespace {
 constexpr std::size_t kMost = std::size_t{1} << 20;  // a longer iteration is not timed; a row takes about five
 }  // namespace
 
-void Stopwatch::start() {
+void Stopwatch::start(bool ahead) {
   if (!noted_.empty()) (void)read();  // nobody asked
+  ahead_ = ahead;
   running_ = true;
   failed_ = false;
   last_ = paused_ = Lane::none;
 }
 
-void Stopwatch::pause() {
-  if (pauses_++ > 0 || !running_ || last_ == Lane::none) return;
+void Stopwatch::pause(unsigned* why) {
+  const bool before = pauses();
+  ++*why;
+  if (before || !pauses() || !running_ || last_ == Lane::none) return;
   paused_ = last_;
   note(What::wait, paused_);
 }
 
-void Stopwatch::resume() {
-  if (--pauses_ > 0 || paused_ == Lane::none) return;
+void Stopwatch::resume(unsigned* why) {
+  --*why;
+  if (pauses() || paused_ == Lane::none) return;
   note(What::work, std::exchange(paused_, Lane::none));
 }
 

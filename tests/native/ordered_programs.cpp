@@ -553,7 +553,7 @@ TEST(every_row_of_a_timed_iteration_has_its_time) {
   Program program(13, 6, 2);
   for (int i = 0; i < 30; ++i) program.step(10);
   for (int round = 0; round < 3; ++round) {
-    program.engine().streams()->start_timing();
+    program.engine().streams()->start_timing(false);
     for (int i = 0; i < 50; ++i) {
       program.engine().streams()->row_begins(program.any_stream());
       program.step(10);
@@ -561,11 +561,11 @@ TEST(every_row_of_a_timed_iteration_has_its_time) {
     const auto times = program.engine().streams()->row_times();
     CHECK(times.size() == 51 && times.front() == 0 && std::is_sorted(times.begin(), times.end()));
   }
-  program.engine().streams()->start_timing();
+  program.engine().streams()->start_timing(false);
   program.engine().streams()->row_begins(Lane::none);  // a graph is captured
   program.engine().streams()->row_begins(program.any_stream());
   CHECK(program.engine().streams()->row_times().empty());
-  program.engine().streams()->start_timing();
+  program.engine().streams()->start_timing(false);
   program.engine().streams()->row_begins(program.any_stream());
   CHECK(program.engine().streams()->row_times().size() == 2);
   program.finish();
@@ -685,22 +685,47 @@ TEST(what_the_engine_does_itself_is_no_part_of_a_row) {
   Stopwatch& watch = order.stopwatch();
   const Lane stream = order.adopt(reinterpret_cast<void*>(standin().work.add_lane() + 1));
   using Times = std::vector<std::uint64_t>;
-  watch.pause();
+  watch.call_begins();
   watch.start();
-  watch.resume();  // it began before
-  watch.pause();   // nothing is timed yet
-  watch.resume();
-  watch.row(stream);  // at 0 ms
-  watch.pause();      // from the 1st to the 6th
-  watch.pause();
+  watch.call_ends();    // it began before
+  watch.call_begins();  // nothing is timed yet
+  watch.call_ends();
+  watch.row(stream);    // at 0 ms
+  watch.call_begins();  // from the 1st to the 6th
+  watch.call_begins();
+  watch.making_begins();
   order.after(stream, newest_copy(driver));  // within
-  watch.resume();
-  watch.resume();
+  watch.making_ends();
+  watch.call_ends();
+  watch.call_ends();
   watch.row(stream);  // at 8 ms
   watch.stop();       // at 9 ms
   order.wait(order.everything());
   standin().elapsed = {0, 1, 6, 8, 9};
   CHECK((watch.read() == Times{0, 3'000'000, 4'000'000}));
+}
+
+TEST(where_the_host_is_ahead_only_what_is_made_again_is_no_part_of_a_row) {
+  standin().begin(1);
+  CudaDriver driver(kChunk, 0, VT_STANDIN);
+  StreamOrder order(driver);
+  Stopwatch& watch = order.stopwatch();
+  const Lane stream = order.adopt(reinterpret_cast<void*>(standin().work.add_lane() + 1));
+  using Times = std::vector<std::uint64_t>;
+  watch.start(true);
+  watch.row(stream);  // at 0 ms
+  watch.call_begins();
+  order.after(stream, newest_copy(driver));  // from the 1st to the 2nd
+  watch.call_ends();
+  watch.row(stream);  // at 5 ms
+  watch.call_begins();
+  watch.making_begins();  // from the 6th to the 9th
+  watch.making_ends();
+  watch.call_ends();
+  watch.stop();  // at 10 ms
+  order.wait(order.everything());
+  standin().elapsed = {0, 1, 2, 5, 6, 9, 10};
+  CHECK((watch.read() == Times{0, 4'000'000, 6'000'000}));
 }
 
 TEST(copies_that_follow_each_other_side_by_side_are_one) {
