@@ -8,6 +8,7 @@ namespace vt {
 namespace {
 constexpr std::size_t kMostLanes = static_cast<std::size_t>(Ticket::Lane::none);
 constexpr unsigned kSeldom = 4;  // marks, until the device is asked which it passed: that takes the host a microsecond
+constexpr std::uint64_t kTimed = 8;  // copies, of which one is timed
 constexpr Bytes kMostAtOnce = Bytes{16} << 20;  // takes the link 0.3 ms; more would be free no sooner, and is no faster
 }  // namespace
 
@@ -23,33 +24,29 @@ CudaLanes::CudaLanes(const CudaContext& context) : context_(context), api_(conte
 CudaLanes::~CudaLanes() {
   const Current current(context_);
   for (Line& line : lines_) {
-    for (const Pending& pending : line.pending) {
-      events_.push_back(pending.end);
-      if (pending.begin != nullptr) events_.push_back(pending.begin);
-    }
+    for (const Pending& pending : line.pending) forget(pending);
   }
-  events_.insert(events_.end(), stamps_.begin(), stamps_.end());
-  for (const CUevent event : events_) (void)api_.cuEventDestroy_(event);
+  for (const auto* events : {&timed_.at_hand, &untimed_.at_hand, &stamps_}) {
+    for (const CUevent event : *events) (void)api_.cuEventDestroy_(event);
+  }
   (void)api_.cuStreamDestroy_(lines_[0].stream);
   (void)api_.cuStreamDestroy_(lines_[1].stream);
 }
 
-Status CudaLanes::keep_events(std::size_t count) {
-  while (events_.size() < count) {
+Status CudaLanes::keep(Events& events, std::size_t count) {
+  while (events.at_hand.size() < count) {
     CUevent made = nullptr;
-    const Status status = cuda_status("cuEventCreate", api_.cuEventCreate_(&made, CU_EVENT_DEFAULT));
+    const Status status = cuda_status("cuEventCreate", api_.cuEventCreate_(&made, events.flags));
     if (!status.ok()) return status;
-    events_.push_back(made);
+    events.at_hand.push_back(made);
   }
   return kOk;
 }
 
-Status CudaLanes::event(CUevent* event) {
-  const Status status = keep_events(1);
-  if (!status.ok()) return status;
-  *event = events_.back();
-  events_.pop_back();
-  return kOk;
+// Its events are to be had again.
+void CudaLanes::forget(const Pending& pending) {
+  (pending.begin != nullptr ? timed_ : untimed_).at_hand.push_back(pending.end);
+  if (pending.begin != nullptr) timed_.at_hand.push_back(pending.begin);
 }
 
 // The lane's stream. While a graph is captured on it, an event there would be the graph's, and what is asked of it is not done
@@ -62,19 +59,20 @@ CUstream CudaLanes::recordable(Ticket::Lane lane) {
 }
 
 // An event that ends what the lane was asked for so far. Pre: the context is current, mutex_ is held.
-Status CudaLanes::record(Ticket::Lane lane, CUevent* end) {
-  Status status = event(end);
+Status CudaLanes::record(Ticket::Lane lane, Events& events, CUevent* end) {
+  Status status = keep(events, 1);
   if (!status.ok()) return status;
+  *end = events.at_hand.back();
   status = cuda_status("cuEventRecord", api_.cuEventRecord_(*end, recordable(lane)));
-  if (!status.ok()) events_.push_back(*end);
+  if (status.ok()) events.at_hand.pop_back();
   return status;
 }
 
 // The same, for the tickets up to this one.
-Status CudaLanes::end(Ticket::Lane lane, CUevent begin, std::uint64_t number) {
+Status CudaLanes::end(Ticket::Lane lane, const Gathered& copy, CUevent begin, std::uint64_t number) {
   CUevent ended = nullptr;
-  const Status status = record(lane, &ended);
-  if (status.ok()) line(lane).pending.push_back({number, begin, ended});
+  const Status status = record(lane, begin != nullptr ? timed_ : untimed_, &ended);
+  if (status.ok()) line(lane).pending.push_back({number, copy.bytes, begin, ended});
   return status;
 }
 
@@ -86,7 +84,8 @@ Status CudaLanes::copy(Ticket::Lane lane, Address at, const HostPlace& place, By
                        gathered.at + gathered.bytes == at && gathered.memory + gathered.bytes == place.memory;
   if (!follows || gathered.bytes + bytes > kMostAtOnce) {
     go(lane);
-    const Status status = keep_events(2);
+    Status status = keep(timed_, 2);
+    if (status.ok()) status = keep(untimed_, 1);
     if (!status.ok()) return status;
     gathered = {at, static_cast<char*>(place.memory), 0, place.piece};
   }
@@ -98,12 +97,12 @@ Status CudaLanes::copy(Ticket::Lane lane, Address at, const HostPlace& place, By
 Status CudaLanes::start(Ticket::Lane lane, const Gathered& copy, CUevent* begin) {
   const auto device = static_cast<CUdeviceptr>(copy.at);
   const CUstream stream = line(lane).stream;
-  Status status = record(lane, begin);
+  Status status = line(lane).copies % kTimed == 0 ? record(lane, timed_, begin) : kOk;
   if (!status.ok()) return status;
   status = lane == Ticket::Lane::out
                ? cuda_status("copy_out", api_.cuMemcpyDtoHAsync_(copy.memory, device, copy.bytes, stream))
                : cuda_status("copy_in", api_.cuMemcpyHtoDAsync_(device, copy.memory, copy.bytes, stream));
-  if (!status.ok()) events_.push_back(*begin);
+  if (!status.ok() && *begin != nullptr) timed_.at_hand.push_back(std::exchange(*begin, nullptr));
   return status;
 }
 
@@ -119,7 +118,8 @@ void CudaLanes::go(Ticket::Lane lane) {
     if (!status.ok()) fatal("a copy cannot be asked for and followed: " + describe(status));
   };
   thrice([&] { return start(lane, copy, &begin); });
-  thrice([&] { return end(lane, begin, line(lane).issued); });
+  thrice([&] { return end(lane, copy, begin, line(lane).issued); });
+  ++line(lane).copies;
 }
 
 void CudaLanes::go() {
@@ -140,12 +140,12 @@ void CudaLanes::collect(Line& line) {
       line.broken = true;
       return;
     }
-    if (oldest.begin != nullptr) {
-      float ms = 0;
-      if (api_.cuEventElapsedTime_(&ms, oldest.begin, oldest.end) == CUDA_SUCCESS) line.busy_ms += static_cast<double>(ms);
-      events_.push_back(oldest.begin);
+    float ms = 0;
+    if (oldest.begin != nullptr && api_.cuEventElapsedTime_(&ms, oldest.begin, oldest.end) == CUDA_SUCCESS) {
+      line.ms_a_byte = static_cast<double>(ms) / static_cast<double>(oldest.copied);
     }
-    events_.push_back(oldest.end);
+    line.busy_ms += line.ms_a_byte * static_cast<double>(oldest.copied);
+    forget(oldest);
     line.passed = oldest.number;
     line.pending.pop_front();
   }
@@ -219,7 +219,7 @@ Status CudaLanes::mark(Ticket::Lane lane, Ticket* ticket) {
   Line& line = this->line(lane);
   go(lane);
   if (line.issued % kSeldom == 0) collect(line);
-  const Status status = end(lane, nullptr, line.issued + 1);
+  const Status status = end(lane, {}, nullptr, line.issued + 1);
   if (status.ok()) *ticket = {lane, ++line.issued};
   return status;
 }
@@ -238,7 +238,7 @@ Status CudaLanes::stamp(Ticket::Lane lane) {
   const Current current(context_);
   std::lock_guard lock(mutex_);
   CUevent moment = nullptr;
-  const Status status = record(lane, &moment);
+  const Status status = record(lane, timed_, &moment);
   if (status.ok()) stamps_.push_back(moment);
   return status;
 }
@@ -252,7 +252,7 @@ Status CudaLanes::read_stamps(std::vector<std::uint64_t>* passed) {
     if (status.ok()) status = cuda_status("cuEventElapsedTime", api_.cuEventElapsedTime_(&ms, stamps_.front(), moment));
     passed->push_back(static_cast<std::uint64_t>(std::max(ms, 0.0F) * 1e6));
   }
-  events_.insert(events_.end(), stamps_.begin(), stamps_.end());
+  timed_.at_hand.insert(timed_.at_hand.end(), stamps_.begin(), stamps_.end());
   stamps_.clear();
   return status;
 }

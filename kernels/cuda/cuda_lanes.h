@@ -2,7 +2,10 @@
 //
 // Covers: what driver_ordered.h says of lanes and tickets, for memory that the caller answers for.
 // Copies are gathered: what follows side by side is asked of the device as one, when something else is asked of the lane. Asking
-// for a copy takes the host some 20 us, as long as the link takes for 1 MiB; a step of GPT-2 on an H100 had 1,900 of them.
+// for a copy takes the host some 20 us, as long as the link takes for 1 MiB; a step of GPT-2 on an H100 had 1,900 of them. And a
+// stream has room for about 1,000 things that are still to be done, events included: asking for one more stands until one is
+// done, and the device meanwhile has nothing to compute (35 ms of a step of that GPT-2). So few copies are timed, which takes one
+// more event, and the others are taken to go as fast as the newest that was.
 //
 // Leaves: which memory (driver_cuda.h). Thread-safety: all calls may come from any thread.
 #pragma once
@@ -40,9 +43,15 @@ class CudaLanes {
   Status read_stamps(std::vector<std::uint64_t>* passed);
 
  private:
+  // To be used again.
+  struct Events {
+    unsigned flags;
+    std::vector<CUevent> at_hand;
+  };
   struct Pending {
     std::uint64_t number;  // of the newest ticket it ends
-    CUevent begin, end;    // begin: of a copy, for its time; else nullptr
+    Bytes copied;          // 0: no copy
+    CUevent begin, end;    // begin: of a copy that is timed; else nullptr
   };
   // Copies that were not asked of the device yet, side by side.
   struct Gathered {
@@ -57,19 +66,21 @@ class CudaLanes {
     std::uint64_t issued = 0, passed = 0;
     std::deque<Pending> pending;
     Gathered gathered;  // up to `issued`
+    std::uint64_t copies = 0;
     double busy_ms = 0;
+    double ms_a_byte = 0;  // of the newest copy that was timed
     bool broken = false;
   };
 
   Line& line(Ticket::Lane lane) { return lines_[static_cast<std::size_t>(lane)]; }
-  Status keep_events(std::size_t count);  // so many are at hand
-  Status event(CUevent* event);
+  Status keep(Events& events, std::size_t count);  // so many are at hand
   CUstream recordable(Ticket::Lane lane);
-  Status record(Ticket::Lane lane, CUevent* event);
-  Status end(Ticket::Lane lane, CUevent begin, std::uint64_t number);
+  Status record(Ticket::Lane lane, Events& events, CUevent* event);
+  Status end(Ticket::Lane lane, const Gathered& copy, CUevent begin, std::uint64_t number);
   Status start(Ticket::Lane lane, const Gathered& copy, CUevent* begin);
   void go(Ticket::Lane lane);
   void collect(Line& line);
+  void forget(const Pending& pending);
   CUevent end_of(Ticket ticket);
 
   const CudaContext& context_;
@@ -78,7 +89,7 @@ class CudaLanes {
   std::deque<Line> lines_;         // by lane; references stay valid
   std::unordered_map<void*, Ticket::Lane> adopted_;
   std::vector<CUevent> stamps_;
-  std::vector<CUevent> events_;    // to be used again
+  Events timed_{CU_EVENT_DEFAULT, {}}, untimed_{CU_EVENT_DISABLE_TIMING, {}};
 };
 
 }  // namespace vt

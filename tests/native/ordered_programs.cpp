@@ -3,6 +3,7 @@
 // tests/core/test_mutations.py breaks the engine in each of these ways and wants this program to notice.
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -776,6 +777,27 @@ TEST(copies_that_follow_each_other_side_by_side_are_one) {
   CHECK(!driver.copy_at(Ticket::Lane::out, at, chunks[1], {back.data()}, kChunk, &all).ok());  // it leads elsewhere
   CHECK(driver.unmap_run(at, kCount).ok() && driver.release(at).ok());
   for (const ChunkId chunk : chunks) CHECK(driver.destroy(chunk).ok());
+  CHECK(standin().work.complaints().empty());
+}
+
+TEST(few_copies_are_timed_and_the_others_are_taken_to_go_as_fast) {
+  standin().begin(3);
+  CudaDriver driver(kChunk, 0, VT_STANDIN);
+  std::vector<char> there(kChunk);
+  ChunkId chunk = kNone;
+  Address at = 0;
+  CHECK(driver.set_capacity(1).ok() && driver.reserve(kChunk, &at).ok() && driver.create(&chunk).ok());
+  CHECK(driver.map_run(at, {&chunk, 1}).ok());
+  const std::size_t records = standin().records;
+  standin().elapsed = {2, 4};  // ms
+  Ticket ticket;
+  for (int i = 0; i < 16; ++i) {
+    CHECK(driver.copy_at(Ticket::Lane::in, at, chunk, {there.data()}, kChunk, &ticket).ok());
+    driver.wait(ticket);
+  }
+  CHECK(standin().records == records + 16 + 2);
+  CHECK(std::llround(static_cast<double>(driver.times(Ticket::Lane::in).busy_ns) / 1e6) == 8 * 2 + 8 * 4);
+  CHECK(driver.unmap_run(at, 1).ok() && driver.release(at).ok() && driver.destroy(chunk).ok());
   CHECK(standin().work.complaints().empty());
 }
 

@@ -42,7 +42,12 @@ thread_local std::vector<CUcontext> g_contexts;
 
 CUcontext primary() { return reinterpret_cast<CUcontext>(0x77); }
 LateWork::Lane lane_of(CUstream stream) { return reinterpret_cast<std::uintptr_t>(stream) - 1; }
-LateWork::Point& point_of(CUevent event) { return *reinterpret_cast<LateWork::Point*>(event); }
+struct Event {
+  LateWork::Point at{0, 0};
+  bool timed = true;
+};
+Event& event_of(CUevent event) { return *reinterpret_cast<Event*>(event); }
+LateWork::Point& point_of(CUevent event) { return event_of(event).at; }
 void* pointer(std::uintptr_t at) { return reinterpret_cast<void*>(at); }
 
 // Every function that needs a context begins with it; it is also where a test makes calls fail.
@@ -269,21 +274,22 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
   if (!enters(&result)) return result;
   return g.work.order(lane_of(stream), point_of(event)), CUDA_SUCCESS;
 }
-CUresult cuEventCreate(CUevent* event, unsigned) {
+CUresult cuEventCreate(CUevent* event, unsigned flags) {
   CUresult result;
   if (!enters(&result)) return result;
   ++g.events;
-  *event = reinterpret_cast<CUevent>(new LateWork::Point(0, 0));
+  *event = reinterpret_cast<CUevent>(new Event{{0, 0}, (flags & CU_EVENT_DISABLE_TIMING) == 0});
   return CUDA_SUCCESS;
 }
 CUresult cuEventDestroy(CUevent event) {
   --g.events;
-  delete &point_of(event);
+  delete &event_of(event);
   return CUDA_SUCCESS;
 }
 CUresult cuEventRecord(CUevent event, CUstream stream) {
   CUresult result;
   if (!enters(&result)) return result;
+  ++g.records;
   if (g.capturing == stream) g.work.complain("an event is recorded where a graph is captured");
   point_of(event) = g.work.end_of(lane_of(stream));
   return CUDA_SUCCESS;
@@ -291,6 +297,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
 CUresult cuEventQuery(CUevent event) { return g.work.poll(point_of(event)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
 CUresult cuEventSynchronize(CUevent event) { return g.work.wait(point_of(event)), CUDA_SUCCESS; }
 CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) {
+  if (!event_of(begin).timed || !event_of(end).timed) g.work.complain("an event was made that tells no time, and is asked");
   if (!g.work.passed(point_of(end))) return CUDA_ERROR_NOT_READY;
   *ms = !g.elapsed.empty() ? g.elapsed.front() : begin == end ? 0.0F : 1.0F;
   if (!g.elapsed.empty()) g.elapsed.pop_front();

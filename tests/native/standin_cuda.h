@@ -16,6 +16,7 @@ struct StandinCuda {
   std::uint64_t calls = 0;    // of functions that can fail
   std::uint64_t fail_at = 0;  // the call of this number fails; 0 for none
   std::size_t events = 0;     // alive
+  std::size_t records = 0;    // of them, asked for
   std::size_t copies = 0;     // asked for
   void* capturing = nullptr;  // the stream on which a graph is captured
   std::deque<float> elapsed;  // ms that cuEventElapsedTime tells next; when there are none, 1 between two events
