@@ -3,9 +3,9 @@
 // Covers: what driver_ordered.h says of lanes and tickets, for memory that the caller answers for.
 // Copies are gathered: what follows side by side is asked of the device as one, when something else is asked of the lane. Asking
 // for a copy takes the host some 20 us, as long as the link takes for 1 MiB; a step of GPT-2 on an H100 had 1,900 of them. And a
-// stream has room for about 1,000 things that are still to be done, events included: asking for one more stands until one is
-// done, and the device meanwhile has nothing to compute (35 ms of a step of that GPT-2). So few copies are timed, which takes one
-// more event, and the others are taken to go as fast as the newest that was.
+// stream has room for so many things that are still to be done, events included: who asks for one more stands until one is, and
+// the device may have nothing to compute meanwhile (DESIGN.md, "Ordered devices"). So few copies are timed, which takes one more
+// event, and the others are taken to go as fast as the newest that was.
 //
 // Leaves: which memory (driver_cuda.h). Thread-safety: all calls may come from any thread.
 #pragma once

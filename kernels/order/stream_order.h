@@ -79,7 +79,7 @@ class StreamOrder {
 
  private:
   static constexpr std::size_t kLanes = 255;
-  static constexpr std::uint32_t kPulse = 4;
+  static constexpr std::uint32_t kPulse = 16;
 
   struct Stream {
     std::atomic<std::uint64_t> marked{0};     // number of the newest ticket
