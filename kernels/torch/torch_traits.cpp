@@ -183,8 +183,8 @@ Traits of_operator(const at::RecordFunction& function, const c10::FunctionSchema
 }
 
 // Operators of a thread. Four may share a place: to look at one takes some 40 us, and which share one is another lot in each
-// process (a step of a GPT-2 of four layers looked at 22 once more, where each place had room for one). Of ranges nothing is kept:
-// the name of one lies where another's lay before.
+// process (a step of a GPT-2 of four layers looked at 22 once more, where each place had room for one). Of ranges nothing is
+// kept: the name of one lies where another's lay before.
 constexpr std::size_t kPlaces = 256, kShare = 4;
 using Place = std::array<Traits, kShare>;
 
