@@ -92,7 +92,7 @@ Range* Freed::take_home(const Wish& wish) {
     }
     const bool as_it_is = free == range->chunks && pool_.held() + free <= pool_.capacity();
     if (as_it_is || (mostly(free, *range) && !mappings_.in_use(*range))) {  // else none of it can lead elsewhere yet
-      homes_.take(range);
+      formers_like(*range).take(range);  // its record may be another's by now, who has no seat
       return range;
     }
   }
@@ -142,7 +142,7 @@ void Freed::keep_homes(std::size_t chunks) {
 
 void Freed::keep_former(Range& range) {
   range.life = Life::former;
-  RangeCache& kept = range.seated ? homes_ : formers_;
+  RangeCache& kept = formers_like(range);
   kept.put(&range);
   while (kept.chunks() > (range.seated ? wanted_homes_ : kFormers * pool_.capacity())) {
     Range* oldest = kept.take_oldest();

@@ -64,6 +64,7 @@ class Freed {
   void quiesce();
 
  private:
+  RangeCache& formers_like(const Range& range) { return range.seated ? homes_ : formers_; }
   Range* take_former(std::uint32_t chunks);
   void release_part(Range& range, std::uint32_t index);
   void keep_former(Range& range);

@@ -384,6 +384,26 @@ TEST(who_has_no_seat_finds_its_addresses_behind_those_of_many_who_have) {
   r.close();
 }
 
+TEST(who_was_here_before_may_have_no_seat_by_now) {
+  Seated r(4);
+  for (int i = 0; i < 4; ++i) r.tensor(1);
+  for (Range* range : r.ranges.living()) r.freed.bury(*range, true);
+  r.finish();
+  Range& before = r.sit({1});
+  r.leave(before);
+  r.freed.give_up_addresses();
+  Range* other = nullptr;
+  while (other != &before) other = &r.tensor(1);  // the same record, of a tensor without a seat
+  const ChunkId chunk = other->parts[0].chunk;
+  r.leave(*other);
+  Range& again = r.sit({chunk}, &before);
+  CHECK(&again == &before && again.in_seat == 1);
+  r.leave(again);
+  CHECK(&r.tensor(1) != &again);  // it is kept for the next of its kind
+  r.check();
+  r.close();
+}
+
 TEST(who_finds_most_of_its_seats_free_maps_the_rest_only) {
   Seated r(8);
   for (int i = 0; i < 8; ++i) r.tensor(1);
