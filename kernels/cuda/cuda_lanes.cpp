@@ -8,7 +8,7 @@ namespace vt {
 namespace {
 constexpr std::size_t kMostLanes = static_cast<std::size_t>(Ticket::Lane::none);
 constexpr unsigned kSeldom = 4;  // marks, until the device is asked which it passed: that takes the host a microsecond
-constexpr std::uint64_t kTimed = 8;  // copies, of which one is timed
+constexpr std::uint64_t kTimed = 7;  // copies, of which one is timed; few steps have a number of them that this divides
 constexpr Bytes kMostAtOnce = Bytes{16} << 20;  // takes the link 0.3 ms; more would be free no sooner, and is no faster
 }  // namespace
 
@@ -142,9 +142,10 @@ void CudaLanes::collect(Line& line) {
     }
     float ms = 0;
     if (oldest.begin != nullptr && api_.cuEventElapsedTime_(&ms, oldest.begin, oldest.end) == CUDA_SUCCESS) {
-      line.ms_a_byte = static_cast<double>(ms) / static_cast<double>(oldest.copied);
+      line.timed_ms += static_cast<double>(ms);
+      line.timed_bytes += static_cast<double>(oldest.copied);
     }
-    line.busy_ms += line.ms_a_byte * static_cast<double>(oldest.copied);
+    if (line.timed_bytes > 0) line.busy_ms += line.timed_ms / line.timed_bytes * static_cast<double>(oldest.copied);
     forget(oldest);
     line.passed = oldest.number;
     line.pending.pop_front();

@@ -5,7 +5,7 @@
 // for a copy takes the host some 20 us, as long as the link takes for 1 MiB; a step of GPT-2 on an H100 had 1,900 of them. And a
 // stream has room for so many things that are still to be done, events included: who asks for one more stands until one is, and
 // the device may have nothing to compute meanwhile (DESIGN.md, "Ordered devices"). So few copies are timed, which takes one more
-// event, and the others are taken to go as fast as the newest that was.
+// event, and the others are taken to go as fast as those that were.
 //
 // Leaves: which memory (driver_cuda.h). Thread-safety: all calls may come from any thread.
 #pragma once
@@ -68,7 +68,7 @@ class CudaLanes {
     Gathered gathered;  // up to `issued`
     std::uint64_t copies = 0;
     double busy_ms = 0;
-    double ms_a_byte = 0;  // of the newest copy that was timed
+    double timed_ms = 0, timed_bytes = 0;  // of copies that were timed
     bool broken = false;
   };
 

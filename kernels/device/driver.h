@@ -48,7 +48,7 @@ enum class Hands : std::uint8_t {
 };
 
 struct LaneTimes {
-  std::uint64_t busy_ns = 0;       // from the beginning of a copy to its end, as the device's user sees it
+  std::uint64_t busy_ns = 0;       // from the beginning of a copy to its end, as the device's user sees it, or as others took
   std::uint64_t processor_ns = 0;  // taken from the processors that compute, of all of them; 0 where copy engines are their own
 };
 

@@ -144,7 +144,7 @@ void Freed::keep_former(Range& range) {
   range.life = Life::former;
   RangeCache& kept = formers_like(range);
   kept.put(&range);
-  while (kept.chunks() > (range.seated ? wanted_homes_ : kFormers * pool_.capacity())) {
+  while (kept.chunks() > std::max(kFormers * pool_.capacity(), range.seated ? wanted_homes_ : 0)) {
     Range* oldest = kept.take_oldest();
     if (oldest == nullptr) return;
     wait_in_limbo(*oldest);

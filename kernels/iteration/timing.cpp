@@ -3,7 +3,7 @@
 namespace vt {
 
 void Timing::begin(Streams& streams, std::size_t iterations, bool ahead) {
-  if (left_ == 0) streams.start_timing(ahead);
+  if (left_ == 0 || ahead) streams.start_timing(ahead_ = ahead);
   left_ = std::max(left_, iterations);
 }
 
@@ -11,10 +11,11 @@ bool Timing::ends(Engine& engine, Recorder& recorder, bool planned, bool wanted)
   Streams* streams = engine.streams();
   bool timed = streams == nullptr;
   if (left_ > 0) {
-    timed = recorder.take_times(streams->row_times());
+    const bool meant = planned || !ahead_;
+    timed = recorder.take_times(streams->row_times()) && meant;
     if (timed && engine.remake().weighs()) usual_ = recorder;
-    left_ = planned ? left_ - 1 : 0;  // one that has no plan was meant, which may take turns with those that have one
-    if (left_ > 0) streams->start_timing(false);
+    left_ = planned || !meant ? left_ - 1 : 0;  // one that has no plan was meant, which may take turns with those that have one
+    if (left_ > 0) streams->start_timing(ahead_ = false);
   }
   recorder.ended_as(timed, planned);
   const bool usual = usual_.hash() == recorder.hash() && farness(recorder.allocated(), usual_.allocated()) <= kNear;

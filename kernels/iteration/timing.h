@@ -14,7 +14,7 @@ namespace vt {
 class Timing {
  public:
   // The next iterations are, until one of so many followed no plan. `ahead`: the next follows one, and the host is ahead of the
-  // device.
+  // device; if it does not, it is not timed. Pre: no row of it has begun.
   void begin(Streams& streams, std::size_t iterations, bool ahead = false);
   // An iteration ends that was or was not `planned`, and the next begins, which is timed if `wanted`. Returns whether the log has
   // the times of its rows.
@@ -32,6 +32,7 @@ class Timing {
 
  private:
   std::size_t left_ = 0;  // iterations to be timed, the one that goes on included
+  bool ahead_ = false;    // that one
   Recorder usual_;        // the newest that was, where somebody weighs by it
 };
 

@@ -133,7 +133,7 @@ void judge(const c10::FunctionSchema& schema, const std::optional<c10::OperatorH
 
 Traits of_range(const char* name) {
   static const OpId range = operator_id("(range)");  // not its name: some count the steps in theirs
-  Traits traits;
+  Traits traits{name};
   traits.id = range;
   traits.named = traits.skip_arguments = traits.transparent = true;
   traits.may_write = ~std::uint64_t{0};
