@@ -48,14 +48,12 @@ class ChunkList {
     ChunkId at_ = kNone;
   };
 
-  // No allocation takes place for chunks below `chunks`.
-  void reserve(std::size_t chunks) {
-    if (links_.size() < chunks) links_.resize(chunks);
-  }
+  // No allocation takes place for chunks below `chunks`. Nothing is written: a budget may be millions of them.
+  void reserve(std::size_t chunks) { links_.reserve(chunks); }
   bool contains(ChunkId chunk) const noexcept { return chunk < links_.size() && links_[chunk].here; }
   // As the newest. Pre: it is not here.
   void push_back(ChunkId chunk) {
-    reserve(chunk + std::size_t{1});
+    if (links_.size() <= chunk) links_.resize(chunk + std::size_t{1});
     links_[chunk] = {newest_, kNone, true};
     (newest_ == kNone ? oldest_ : links_[newest_].after) = chunk;
     newest_ = chunk;
