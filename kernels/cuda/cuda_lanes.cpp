@@ -69,10 +69,10 @@ Status CudaLanes::record(Ticket::Lane lane, Events& events, CUevent* end) {
 }
 
 // The same, for the tickets up to this one.
-Status CudaLanes::end(Ticket::Lane lane, const Gathered& copy, CUevent begin, std::uint64_t number) {
+Status CudaLanes::end(Ticket::Lane lane, Bytes copied, CUevent begin, std::uint64_t number) {
   CUevent ended = nullptr;
   const Status status = record(lane, begin != nullptr ? timed_ : untimed_, &ended);
-  if (status.ok()) line(lane).pending.push_back({number, copy.bytes, begin, ended});
+  if (status.ok()) line(lane).pending.push_back({number, copied, begin, ended});
   return status;
 }
 
@@ -118,7 +118,7 @@ void CudaLanes::go(Ticket::Lane lane) {
     if (!status.ok()) fatal("a copy cannot be asked for and followed: " + describe(status));
   };
   thrice([&] { return start(lane, copy, &begin); });
-  thrice([&] { return end(lane, copy, begin, line(lane).issued); });
+  thrice([&] { return end(lane, copy.bytes, begin, line(lane).issued); });
   ++line(lane).copies;
 }
 
@@ -220,7 +220,7 @@ Status CudaLanes::mark(Ticket::Lane lane, Ticket* ticket) {
   Line& line = this->line(lane);
   go(lane);
   if (line.issued % kSeldom == 0) collect(line);
-  const Status status = end(lane, {}, nullptr, line.issued + 1);
+  const Status status = end(lane, 0, nullptr, line.issued + 1);
   if (status.ok()) *ticket = {lane, ++line.issued};
   return status;
 }

@@ -76,7 +76,7 @@ class CudaLanes {
   Status keep(Events& events, std::size_t count);  // so many are at hand
   CUstream recordable(Ticket::Lane lane);
   Status record(Ticket::Lane lane, Events& events, CUevent* event);
-  Status end(Ticket::Lane lane, const Gathered& copy, CUevent begin, std::uint64_t number);
+  Status end(Ticket::Lane lane, Bytes copied, CUevent begin, std::uint64_t number);
   Status start(Ticket::Lane lane, const Gathered& copy, CUevent* begin);
   void go(Ticket::Lane lane);
   void collect(Line& line);

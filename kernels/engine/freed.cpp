@@ -5,7 +5,7 @@
 namespace vt {
 
 namespace {
-constexpr std::size_t kFormers = 4;  // addresses for anybody that lead to former chunks, for each of the budget
+constexpr std::size_t kFormers = 4;  // chunks' worth of former addresses of either sort, for each chunk of the budget
 
 // What is left of a vTensor when its tensor is gone: who still pins it, and where its address leads.
 VTensor emptied(const VTensor& part) {

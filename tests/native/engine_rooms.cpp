@@ -294,8 +294,18 @@ TEST(an_operation_that_pins_first_keeps_its_range) {
 
 struct Seated : Rooms {
   explicit Seated(std::size_t budget) : Rooms(ordered_device, budget), seats(mutex, closed, ranges, pool, chunks, freed, moves) {
+    number({0, 1, 2, 3, 4, 5, 6, 7}, 8);
+  }
+  // All chunks there are have been made, and are free.
+  void make_chunks() {
+    for (std::size_t i = 0; i < pool.capacity(); ++i) tensor(1);
+    for (Range* range : ranges.living()) freed.bury(*range, true);
+    finish();
+  }
+  // From now on those are nobody's whose number is not below `given`.
+  void number(std::vector<std::uint32_t> of, std::uint32_t given) {
     lock.unlock();
-    seats.begin(64, {{0, 1, 2, 3, 4, 5, 6, 7}, 8});
+    seats.begin(64, {std::move(of), given});
     lock.lock();
   }
   Range& sit(const std::vector<ChunkId>& chunks, Range* before = nullptr) {
@@ -327,9 +337,7 @@ struct Seated : Rooms {
 
 TEST(who_finds_its_seats_free_takes_them_and_the_next_time_nothing_is_mapped) {
   Seated r(6);
-  for (int i = 0; i < 6; ++i) r.tensor(1);  // all chunks there are
-  for (Range* range : r.ranges.living()) r.freed.bury(*range, true);
-  r.finish();
+  r.make_chunks();
   Range* first = &r.sit({4, 1});
   Range* second = &r.sit({0, 5, 2});
   CHECK((r.in(*first) == std::vector<ChunkId>{4, 1}) && (r.in(*second) == std::vector<ChunkId>{0, 5, 2}));
@@ -348,12 +356,8 @@ TEST(who_finds_its_seats_free_takes_them_and_the_next_time_nothing_is_mapped) {
 
 TEST(who_has_no_seat_sits_where_nobody_does) {
   Seated r(6);
-  for (int i = 0; i < 6; ++i) r.tensor(1);
-  for (Range* range : r.ranges.living()) r.freed.bury(*range, true);
-  r.finish();
-  r.lock.unlock();
-  r.seats.begin(64, {{5, 0, 4, 1, 2, 3}, 4});  // chunks 0 and 2 are nobody's
-  r.lock.lock();
+  r.make_chunks();
+  r.number({5, 0, 4, 1, 2, 3}, 4);  // chunks 0 and 2 are nobody's
   Range* range = &r.sit({kNone, kNone});
   CHECK((r.in(*range) == std::vector<ChunkId>{0, 2}));
   Range& third = r.sit({kNone});
@@ -369,12 +373,8 @@ TEST(who_has_no_seat_sits_where_nobody_does) {
 
 TEST(who_has_no_seat_finds_its_addresses_behind_those_of_many_who_have) {
   Seated r(6);
-  for (int i = 0; i < 6; ++i) r.tensor(1);
-  for (Range* range : r.ranges.living()) r.freed.bury(*range, true);
-  r.finish();
-  r.lock.unlock();
-  r.seats.begin(64, {{5, 0, 4, 1, 2, 3}, 4});  // chunks 0 and 2 are nobody's
-  r.lock.lock();
+  r.make_chunks();
+  r.number({5, 0, 4, 1, 2, 3}, 4);  // chunks 0 and 2 are nobody's
   r.leave(r.tensor(1));
   for (int i = 0; i < 40; ++i) r.leave(r.sit({1}));
   const auto remaps = r.ground.counters.remaps;
@@ -386,9 +386,7 @@ TEST(who_has_no_seat_finds_its_addresses_behind_those_of_many_who_have) {
 
 TEST(who_was_here_before_may_have_no_seat_by_now) {
   Seated r(4);
-  for (int i = 0; i < 4; ++i) r.tensor(1);
-  for (Range* range : r.ranges.living()) r.freed.bury(*range, true);
-  r.finish();
+  r.make_chunks();
   Range& before = r.sit({1});
   r.leave(before);
   r.freed.give_up_addresses();
@@ -406,9 +404,7 @@ TEST(who_was_here_before_may_have_no_seat_by_now) {
 
 TEST(who_finds_most_of_its_seats_free_maps_the_rest_only) {
   Seated r(8);
-  for (int i = 0; i < 8; ++i) r.tensor(1);
-  for (Range* range : r.ranges.living()) r.freed.bury(*range, true);
-  r.finish();
+  r.make_chunks();
   Range* range = &r.sit({0, 1, 2});
   r.leave(*range);
   Range& stranger = r.sit({1});

@@ -645,47 +645,57 @@ Ticket newest_copy(CudaDriver& driver) {
   return ticket;
 }
 
-TEST(waits_for_copies_are_no_part_of_a_row) {
-  standin().begin(1);
-  CudaDriver driver(kChunk, 0, VT_STANDIN);
-  StreamOrder order(driver);
-  Stopwatch& watch = order.stopwatch();
-  const auto stream = [] { return reinterpret_cast<void*>(standin().work.add_lane() + 1); };
-  const Lane one = order.adopt(stream()), other = order.adopt(stream());
-  const auto timed = [&](std::deque<float> ms) {
-    watch.start();
-    watch.row(one);                           // at 0 ms
-    order.after(one, newest_copy(driver));    // from the 2nd to the 3rd
-    watch.row(one);
-    order.after(other, order.now(one));       // no copy: not taken out
-    watch.row(other);
-    watch.stop();
+// A stopwatch of a device. Pre: the device begins.
+struct Timed {
+  using Times = std::vector<std::uint64_t>;
+
+  Lane stream() { return order.adopt(reinterpret_cast<void*>(standin().work.add_lane() + 1)); }
+  void come_after_a_copy(Lane stream) { order.after(stream, newest_copy(driver)); }
+  // What it tells once all is done, if those were the moments it kept.
+  Times read(std::deque<float> ms) {
     order.wait(order.everything());
     standin().elapsed = std::move(ms);
     return watch.read();
+  }
+
+  CudaDriver driver{kChunk, 0, VT_STANDIN};
+  StreamOrder order{driver};
+  Stopwatch& watch = order.stopwatch();
+};
+
+TEST(waits_for_copies_are_no_part_of_a_row) {
+  standin().begin(1);
+  Timed device;
+  Stopwatch& watch = device.watch;
+  const Lane one = device.stream(), other = device.stream();
+  const auto timed = [&](std::deque<float> ms) {
+    watch.start();
+    watch.row(one);                 // at 0 ms
+    device.come_after_a_copy(one);  // from the 2nd to the 3rd
+    watch.row(one);
+    device.order.after(other, device.order.now(one));  // no copy: not taken out
+    watch.row(other);
+    watch.stop();
+    return device.read(std::move(ms));
   };
-  using Times = std::vector<std::uint64_t>;
-  CHECK((timed({0, 1, 4, 6, 7, 10}) == Times{0, 3'000'000, 4'000'000, 7'000'000}));
-  CHECK((timed({0, 1, 4, 6, 5, 10}) == Times{0, 3'000'000, 3'000'000, 7'000'000}));  // the other stream is ahead
+  CHECK((timed({0, 1, 4, 6, 7, 10}) == Timed::Times{0, 3'000'000, 4'000'000, 7'000'000}));
+  CHECK((timed({0, 1, 4, 6, 5, 10}) == Timed::Times{0, 3'000'000, 3'000'000, 7'000'000}));  // the other stream is ahead
   watch.start();
   watch.row(one);  // nobody reads it
-  CHECK((timed({0, 0, 0, 1, 1, 1}) == Times{0, 1'000'000, 1'000'000, 1'000'000}));
+  CHECK((timed({0, 0, 0, 1, 1, 1}) == Timed::Times{0, 1'000'000, 1'000'000, 1'000'000}));
   watch.start();
   standin().fail_at = standin().calls + 2;  // the context, the event
   for (int i = 0; i < 4; ++i) watch.row(one);
   watch.stop();
   standin().fail_at = 0;
-  order.wait(order.everything());
-  CHECK(watch.read().empty());
+  CHECK(device.read({}).empty());
 }
 
 TEST(what_the_engine_does_itself_is_no_part_of_a_row) {
   standin().begin(1);
-  CudaDriver driver(kChunk, 0, VT_STANDIN);
-  StreamOrder order(driver);
-  Stopwatch& watch = order.stopwatch();
-  const Lane stream = order.adopt(reinterpret_cast<void*>(standin().work.add_lane() + 1));
-  using Times = std::vector<std::uint64_t>;
+  Timed device;
+  Stopwatch& watch = device.watch;
+  const Lane stream = device.stream();
   watch.call_begins();
   watch.start();
   watch.call_ends();    // it began before
@@ -695,28 +705,24 @@ TEST(what_the_engine_does_itself_is_no_part_of_a_row) {
   watch.call_begins();  // from the 1st to the 6th
   watch.call_begins();
   watch.making_begins();
-  order.after(stream, newest_copy(driver));  // within
+  device.come_after_a_copy(stream);  // within
   watch.making_ends();
   watch.call_ends();
   watch.call_ends();
   watch.row(stream);  // at 8 ms
   watch.stop();       // at 9 ms
-  order.wait(order.everything());
-  standin().elapsed = {0, 1, 6, 8, 9};
-  CHECK((watch.read() == Times{0, 3'000'000, 4'000'000}));
+  CHECK((device.read({0, 1, 6, 8, 9}) == Timed::Times{0, 3'000'000, 4'000'000}));
 }
 
 TEST(where_the_host_is_ahead_only_what_is_made_again_is_no_part_of_a_row) {
   standin().begin(1);
-  CudaDriver driver(kChunk, 0, VT_STANDIN);
-  StreamOrder order(driver);
-  Stopwatch& watch = order.stopwatch();
-  const Lane stream = order.adopt(reinterpret_cast<void*>(standin().work.add_lane() + 1));
-  using Times = std::vector<std::uint64_t>;
+  Timed device;
+  Stopwatch& watch = device.watch;
+  const Lane stream = device.stream();
   watch.start(true);
   watch.row(stream);  // at 0 ms
   watch.call_begins();
-  order.after(stream, newest_copy(driver));  // from the 1st to the 2nd
+  device.come_after_a_copy(stream);  // from the 1st to the 2nd
   watch.call_ends();
   watch.row(stream);  // at 5 ms
   watch.call_begins();
@@ -724,9 +730,7 @@ TEST(where_the_host_is_ahead_only_what_is_made_again_is_no_part_of_a_row) {
   watch.making_ends();
   watch.call_ends();
   watch.stop();  // at 10 ms
-  order.wait(order.everything());
-  standin().elapsed = {0, 1, 2, 5, 6, 9, 10};
-  CHECK((watch.read() == Times{0, 4'000'000, 6'000'000}));
+  CHECK((device.read({0, 1, 2, 5, 6, 9, 10}) == Timed::Times{0, 4'000'000, 6'000'000}));
 }
 
 TEST(copies_that_follow_each_other_side_by_side_are_one) {
