@@ -38,6 +38,8 @@ class Costs:
     """Mapping or unmapping chunks side by side."""
     piece_ns: int = 0
     """Each of them."""
+    room: int = 0
+    """Things asked of a stream that are still to be done, until who asks for one more has to stand; 0: endless."""
 
 
 # The first two as torch and CUDA usually have them. Mapping: a piece as measured with nothing else to do, 28 us to map
@@ -76,7 +78,7 @@ def replay(
 ) -> Run:
     """So many iterations of a trace on a device with `speed` bytes a second each way."""
     device = native.load().parts.Replay(
-        trace, budget_chunks, speed, speed, costs.launch_ns, costs.call_ns, costs.map_ns, costs.piece_ns
+        trace, budget_chunks, speed, speed, costs.launch_ns, costs.call_ns, costs.map_ns, costs.piece_ns, costs.room
     )
     seconds, made, timed, plans = 0.0, None, 0.0, 0
     before = device.snapshot()

@@ -236,12 +236,13 @@ class Replay {
 void bind_replay(py::module_& m) {
   py::class_<Replay>(m, "Replay")
       .def(py::init([](const py::object& trace, std::size_t budget_chunks, double out_speed, double in_speed,
-                       std::uint64_t launch_ns, std::uint64_t call_ns, std::uint64_t map_ns, std::uint64_t piece_ns) {
-             return std::make_unique<Replay>(trace, budget_chunks, ModelCosts{call_ns, map_ns, piece_ns, out_speed, in_speed},
-                                             launch_ns);
+                       std::uint64_t launch_ns, std::uint64_t call_ns, std::uint64_t map_ns, std::uint64_t piece_ns,
+                       std::size_t room) {
+             const ModelCosts costs{call_ns, map_ns, piece_ns, out_speed, in_speed, room};
+             return std::make_unique<Replay>(trace, budget_chunks, costs, launch_ns);
            }),
            py::arg("trace"), py::arg("budget_chunks"), py::arg("out_speed"), py::arg("in_speed"), py::arg("launch_ns") = 0,
-           py::arg("call_ns") = 0, py::arg("map_ns") = 0, py::arg("piece_ns") = 0)
+           py::arg("call_ns") = 0, py::arg("map_ns") = 0, py::arg("piece_ns") = 0, py::arg("room") = 0)
       .def("iteration", &Replay::iteration)
       .def("boundary", &Replay::boundary)
       .def("ordered", [](const Replay&) { return true; })

@@ -9,10 +9,21 @@ std::uint64_t ModelDriver::reached(Lane lane) const {
   return std::max({line.end, line.after, now_});  // nothing is done before it is asked for
 }
 
+// Something is about to be asked of the lane.
+void ModelDriver::make_room(Lane lane) {
+  std::deque<std::uint64_t>& queue = lanes_.at(number(lane)).queue;
+  while (!queue.empty() && queue.front() <= now_) queue.pop_front();
+  if (costs_.room == 0 || queue.size() < costs_.room) return;
+  now_ = queue.front();
+  queue.pop_front();
+}
+
 void ModelDriver::work(Lane lane, std::uint64_t ns) {
+  make_room(lane);
   Line& line = lanes_.at(number(lane));
   line.end = reached(lane) + ns;
   line.busy += ns;
+  enter(lane);
 }
 
 void ModelDriver::compute(Lane stream, std::uint64_t ns) { work(stream, ns); }
@@ -90,22 +101,28 @@ Status ModelDriver::adopt(void* stream, Lane* lane) {
 
 Status ModelDriver::mark(Lane lane, Ticket* ticket) {
   now_ += costs_.call;
+  make_room(lane);
   Line& line = lanes_.at(number(lane));
   line.ends.push_back(reached(lane));
+  enter(lane);
   *ticket = {lane, line.ends.size()};
   return kOk;
 }
 
 Status ModelDriver::order(Lane later, Ticket earlier) {
   now_ += costs_.call;
+  make_room(later);
   Line& line = lanes_.at(number(later));
   line.after = std::max(line.after, end_of(earlier));
+  enter(later);
   return kOk;
 }
 
 Status ModelDriver::stamp(Lane lane) {
   now_ += costs_.call;
+  make_room(lane);
   stamps_.push_back(reached(lane));
+  enter(lane);
   return kOk;
 }
 

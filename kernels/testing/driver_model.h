@@ -6,6 +6,7 @@
 // Thread-safety: none.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <set>
 #include <vector>
@@ -20,6 +21,7 @@ struct ModelCosts {
   std::uint64_t map = 0;    // a run of chunks, and as much to unmap one
   std::uint64_t piece = 0;  // each chunk of it
   double out_speed = 1, in_speed = 1;
+  std::size_t room = 0;     // things asked of a lane that are still to be done; who asks for one more stands. 0: endless
 };
 
 class ModelDriver final : public OrderedDriver {
@@ -62,10 +64,13 @@ class ModelDriver final : public OrderedDriver {
     std::uint64_t after = 0;           // and of what it has to come after
     std::uint64_t busy = 0;
     std::vector<std::uint64_t> ends;   // by ticket
+    std::deque<std::uint64_t> queue;   // when each thing is done that was asked of it, oldest first
   };
 
   static std::size_t number(Lane lane) noexcept { return static_cast<std::size_t>(lane); }
   std::uint64_t reached(Lane lane) const;  // when all it was asked for is done
+  void make_room(Lane lane);
+  void enter(Lane lane) { lanes_.at(number(lane)).queue.push_back(reached(lane)); }
   void work(Lane lane, std::uint64_t ns);
   std::uint64_t end_of(Ticket ticket) const { return lanes_.at(number(ticket.lane)).ends.at(ticket.number - 1); }
 

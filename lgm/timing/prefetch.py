@@ -7,27 +7,16 @@ and one whose tensor is there is passed over. Plans of both, leaves and arrivals
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ..records.copies import Copies
 from ..records.model import Device, Ints, Trace
 from ..records.rows import nominal
 
-__all__ = ["Arrivals", "prefetch"]
+__all__ = ["prefetch"]
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """k copies in, in the order in which they begin: with operation `op`, chunks [first, last) of a tensor."""
-
-    op: Ints
-    tensor: Ints
-    first: Ints
-    last: Ints
-
-
-def prefetch(trace: Trace, away: Ints, device: Device) -> Arrivals:
+def prefetch(trace: Trace, away: Ints, device: Device) -> Copies:
     """Bring what was missed, each as late as the lane allows (arXiv 2203.15980, section 4, has a fixed number of copies
     under way instead; its successor, doi 10.1145/3689338, prefetches by an offline solution).
 
@@ -56,7 +45,7 @@ def prefetch(trace: Trace, away: Ints, device: Device) -> Arrivals:
         rows[k] = min(max(row, int(before[k]) + 1, 0), use)
     order = np.argsort(rows, kind="stable")
     which = away[order]
-    return Arrivals(rows[order], trace.use_tensor[which], trace.use_first[which], trace.use_last[which])
+    return Copies(rows[order], trace.use_tensor[which], trace.use_first[which], trace.use_last[which])
 
 
 def _uses_before(trace: Trace) -> Ints:

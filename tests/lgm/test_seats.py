@@ -40,7 +40,7 @@ def held(plan: lgm.Plan) -> list[set[tuple[int, int]]]:
 
 def check(plan: lgm.Plan) -> bool:
     """Returns whether they have seats."""
-    first, chunk, _ = seats(plan)
+    first, chunk, *_ = seats(plan)
     assert len(first) == plan.recorded.tensors + 1
     assert (np.diff(first) == plan.recorded.chunks).all()
     assert len(chunk) == first[-1]
@@ -72,7 +72,7 @@ def on_h100(name: str, share: float, recompute: lgm.Recompute) -> lgm.Plan:
 
 def test_a_gpus_plan_has_seats_for_all() -> None:
     plan = on_h100("resnet50", 0.5, "auto")
-    first, chunk, _ = seats(plan)
+    first, chunk, *_ = seats(plan)
     used = np.flatnonzero(chunk < 0)
     assert len(used) <= 0.005 * len(chunk)
     assert check(plan)
@@ -85,10 +85,10 @@ def test_a_gpus_plan_has_seats_for_all() -> None:
 def test_where_too_many_find_none_nobody_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = on_h100("resnet50", 0.5, "never")  # what waits for copies all the time uses every chunk at every moment
     monkeypatch.setattr("lgm.placing.seats._WITHOUT", 0.005)
-    _, chunk, _ = seats(plan)
+    _, chunk, *_ = seats(plan)
     assert (chunk == -1).all()
     monkeypatch.setattr("lgm.placing.seats._WITHOUT", 1.0)
-    _, chunk, _ = seats(plan)
+    _, chunk, *_ = seats(plan)
     assert 0 < (chunk < 0).sum() < 0.05 * len(chunk)
     assert check(plan)
 
@@ -120,7 +120,7 @@ def test_what_lives_for_no_time_at_all_takes_no_seat_from_others() -> None:
     uses = [(0, 0, 0, 1, 1), (1, 1, 0, 1, 1), (2, 2, 0, 1, 1), (3, 0, 0, 1, 0)]
     times = [1_000_000, 0, 1_000_000, 1_000_000]
     trace = build(4, [(CHUNK, 0, 3), (CHUNK, 1, 1), (CHUNK, 2, 2)], uses, op_ns=times)
-    _, chunk, _ = seats(lgm.analyze(trace, lgm.Device(2, 1e6, 1e6)))
+    _, chunk, *_ = seats(lgm.analyze(trace, lgm.Device(2, 1e6, 1e6)))
     assert chunk[1] == -1
     assert {int(chunk[0]), int(chunk[2])} == {0, 1}
 
@@ -132,7 +132,7 @@ def test_a_seat_is_free_when_its_copy_out_has_ended_and_not_before(copy_out: flo
     trace = build(8, [(CHUNK, 0, 7), (CHUNK, 3, 5), (CHUNK, 5, 5)], uses)  # two at most, were `a` away
     plan = lgm.analyze(trace, lgm.Device(2, CHUNK / copy_out, CHUNK / 1e-4), lgm.Switches(reservation="none"))
     assert plan.out_tensor.tolist() == [0]
-    _, chunk, _ = seats(plan)
+    _, chunk, *_ = seats(plan)
     assert (int(chunk[0]) == int(chunk[1])) == shared
 
 
@@ -163,4 +163,35 @@ def test_what_comes_back_is_asked_for_while_its_copy_begins() -> None:
             assert began[back.op[at]] <= copied + 1e-9
             assert rows[back.op[at] + 1] > copied - 1e-9 or back.op[at] == moves.in_need[k]
             later += int(back.op[at] > moves.in_op[k])
+    assert later > 10
+
+
+@pytest.mark.parametrize(("name", "recompute"), [("resnet50", "auto"), ("gpt2", "never")])
+def test_what_leaves_is_asked_for_while_its_copy_begins(name: str, recompute: lgm.Recompute) -> None:
+    """Not before, as copies that wait for each other fill their stream; and never after it is asked to come back."""
+    plan = on_h100(name, 0.5, recompute)
+    life, moves = moves_of_plan(plan)
+    _, line = run_plan(plan.trace, plan.device, life, moves)
+    out, back = seats(plan)[2:]
+    assert (np.diff(out.op) >= 0).all()
+    asked = dict(zip(zip(out.tensor.tolist(), out.first.tolist(), out.last.tolist(), strict=True), out.op, strict=True))
+    leaves = dict(
+        enumerate(zip(plan.out_tensor.tolist(), plan.out_first.tolist(), plan.out_last.tolist(), strict=True))
+    )
+    assert set(asked) == set(leaves.values()) and len(asked) == len(out.op)  # here each leaves once
+    begins = {k: begun for begun, _, k, _ in line.out}
+    rows = np.append(line.begin, np.inf)
+    later = 0
+    for k, which in leaves.items():
+        row = int(asked[which])
+        returns = back.op[(back.tensor == which[0]) & (back.op >= plan.out_op[k])].min(
+            initial=plan.trace.operations - 1
+        )
+        assert row >= plan.out_op[k]
+        if k not in begins:  # leaves without a copy
+            assert row == plan.out_op[k]
+            continue
+        assert row == plan.out_op[k] or rows[row] <= begins[k] + 1e-9
+        assert rows[row + 1] > begins[k] - 1e-9 or row == returns
+        later += row > plan.out_op[k]
     assert later > 10

@@ -17,7 +17,7 @@ import numpy as np
 import lgm
 from lgm.placing.mapping import away_at_turn
 from lgm.placing.seats import seats, to_spare
-from lgm.timing.prefetch import Arrivals
+from lgm.records.copies import Copies
 
 from ..errors import ConfigError
 from ..settings.config import Config, format_bytes, make_config
@@ -58,12 +58,15 @@ def _recorded(recording: Recording) -> dict[str, object]:
     }
 
 
-def install_arrivals(module: ModuleType, arrivals: Arrivals, recording: Recording) -> None:
+def install_arrivals(module: ModuleType, arrivals: Copies, recording: Recording) -> None:
     """Hand over copies in alone; what leaves is the policy's. They begin from the next boundary on."""
-    moves = {f"in_{field}": getattr(arrivals, field) for field in ("op", "tensor", "first", "last")}
     keep = np.ones(recording.trace.tensors, dtype=np.int64)
     # Another of an iteration that follows it would bring nothing: there nothing was found away.
-    module.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep, "computing_ns": 0} | moves)
+    module.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep, "computing_ns": 0} | _moves("in", arrivals))
+
+
+def _moves(side: str, copies: Copies) -> dict[str, object]:
+    return {f"{side}_{f}": getattr(copies, f) for f in ("op", "tensor", "first", "last")}
 
 
 def to_plan_for(
@@ -86,9 +89,8 @@ def install(module: ModuleType, plan: lgm.Plan, recording: Recording, budget_chu
     keep = np.zeros(trace.tensors, dtype=np.int64)
     keep[of[of >= 0]] = plan.keep[of >= 0]  # as the last of what a tensor is
     moves = {
-        **{f"{side}_{f}": getattr(plan, f"{side}_{f}") for side in ("out", "in") for f in ("op", "first", "last")},
-        "out_tensor": of[plan.out_tensor],
-        "in_tensor": of[plan.in_tensor],
+        **_moves("out", Copies(plan.out_op, of[plan.out_tensor], plan.out_first, plan.out_last)),
+        **_moves("in", Copies(plan.in_op, of[plan.in_tensor], plan.in_first, plan.in_last)),
         "away_tensor": of[away[:, 0]],
         "away_first": away[:, 1],
         "away_last": away[:, 2],
@@ -96,9 +98,9 @@ def install(module: ModuleType, plan: lgm.Plan, recording: Recording, budget_chu
     if module.ordered():  # where leading an address to another chunk costs more than a kernel
         seated = seats(plan, budget_chunks)
         if (seated.chunk >= 0).any():
-            back = seated.arrivals
             moves |= {"seat_first": seated.first, "seat_chunk": seated.chunk}
-            moves |= {"in_op": back.op, "in_tensor": of[back.tensor], "in_first": back.first, "in_last": back.last}
+            for side, copies in (("out", seated.departures), ("in", seated.arrivals)):
+                moves |= _moves(side, replace(copies, tensor=of[copies.tensor]))
             keep[:] = 0  # addresses lead to their chunks without keeping those from others
     if again is not None:
         drops, makes = again.drop_tensor, again.make_tensor
