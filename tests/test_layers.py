@@ -68,11 +68,11 @@ ROOMS = {  # the modules of each package of vtensor/
     "command": [{"launcher", "doctor", "fit"}, {"commands"}, {"cli"}, {"__init__"}],
 }
 LGM_ROOMS = {  # the modules of each package of lgm/
-    "records": [{"units", "limits"}, {"device"}, {"model"}, {"codec", "rows"}, {"__init__"}],
+    "records": [{"units", "limits"}, {"device"}, {"model"}, {"codec", "copies", "rows"}, {"__init__"}],
     "iteration": [{"lifetimes"}, {"calls", "needs", "roles"}, {"__init__"}],
     "choosing": [{"cost", "problem"}, {"residual"}, {"choice"}, {"selection"}, {"__init__"}],
     "timing": [{"lanes", "schedule"}, {"prefetch", "simulate"}, {"settling"}, {"__init__"}],
-    "placing": [{"mapping", "seats"}, {"__init__"}],
+    "placing": [{"mapping", "stays"}, {"asking"}, {"seats"}, {"__init__"}],
     "planning": [{"oversize", "planner"}, {"relief"}, {"__init__"}],
     "remaking": [{"recompute"}, {"rewrite"}, {"only"}, {"__init__"}],
     "bounds": [{"copies", "mixes"}, {"__init__"}],
