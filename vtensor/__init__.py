@@ -10,6 +10,11 @@ Importing this package builds nothing and touches no device; :func:`enable` does
 
 from __future__ import annotations
 
+import importlib.util
+
+if importlib.util.find_spec("torch") is None:
+    raise ImportError("vtensor trains PyTorch models, and PyTorch is not installed here: pip install torch")
+
 from .devices.gpu import cupy_allocator
 from .errors import BuildError, ConfigError, HarmonyError, NotEnabledError, UnsupportedDeviceError, VtensorError
 from .harmony import Harmony

@@ -1,7 +1,7 @@
 """What vtensor says of itself: one logger, to standard error where ``VTENSOR_LOG`` asks for it.
 
 Covers: ``VTENSOR_LOG=info`` and ``debug``; warnings of a program that sets up no logging; errors that are for the log
-only. Leaves: what is said, to whoever says it.
+only; what is said to people while their program runs. Leaves: what is said, to whoever says it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 
-__all__ = ["log", "ours_only", "set_log_level"]
+__all__ = ["log", "ours_only", "say", "set_log_level"]
 
 _CALLED = {"vtensor", "lgm", "torch", "numpy"}  # whose errors are ours: what runs here calls nobody else
 
@@ -43,6 +43,15 @@ def set_log_level() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("vtensor: %(message)s"))
         log.addHandler(handler)
+
+
+def say(text: str, end: str = "\n") -> None:
+    """To the program's stderr; where it closed that, to the process's; where that is closed, to nobody."""
+    for stream in (sys.stderr, sys.__stderr__):
+        with contextlib.suppress(OSError, ValueError):
+            if stream is not None:
+                print(text, end=end, file=stream, flush=True)
+                return
 
 
 @contextlib.contextmanager

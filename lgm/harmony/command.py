@@ -19,7 +19,7 @@ from .measured import is_measured, load_measured
 from .profile import Profile
 from .recorded import profile_of
 from .report import perfetto, table
-from .search import find_schedule
+from .search import Found, find_schedule
 from .tasks import Machine, Mode, Place
 
 __all__ = ["add_arguments", "run"]
@@ -66,9 +66,17 @@ def run(options: argparse.Namespace, progress: Callable[[str, float], None]) -> 
         overlap=options.overlap,
     )
     modes: tuple[Mode, ...] = ("pipeline", "data") if options.devices > 1 else ("pipeline",)
-    found = {mode: find_schedule(profile, machine, samples, mode, progress) for mode in modes}
+    found: dict[Mode, Found] = {}
+    refused: dict[Mode, LgmError] = {}
+    for mode in modes:
+        try:
+            found[mode] = find_schedule(profile, machine, samples, mode, progress)
+        except LgmError as error:
+            refused[mode] = error
     progress("done", 1.0)
-    print(table(profile, machine, found))
+    if not found:
+        raise refused[modes[0]]
+    print(table(profile, machine, found, refused))
     if options.output is not None:
         fastest = min(found.values(), key=lambda each: each.outcome.seconds)
         perfetto(fastest.outcome, options.output)

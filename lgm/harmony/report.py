@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..errors import LgmError
 from ..records.units import format_bytes, format_seconds
 from .events import Outcome
 from .packing import Packs
@@ -22,8 +23,10 @@ __all__ = ["perfetto", "table"]
 _MODES = {"pipeline": "packs around the devices (vPP)", "data": "each device its share (vDP)"}
 
 
-def table(profile: Profile, machine: Machine, found: Mapping[Mode, Found]) -> str:
-    """What each way takes."""
+def table(
+    profile: Profile, machine: Machine, found: Mapping[Mode, Found], refused: Mapping[Mode, LgmError] | None = None
+) -> str:
+    """What each way takes, or why it is none."""
     weights = float(profile.weights.sum())
     lines = [
         f"  {len(profile)} layers, weights {format_bytes(round(weights))}, states "
@@ -46,6 +49,8 @@ def table(profile: Profile, machine: Machine, found: Mapping[Mode, Found]) -> st
         if s.forward:
             lines.append(f"    forward        {_packs(s.forward)}, microbatches of {s.forward_samples}")
         lines.append(f"    backward       {_packs(s.backward)}, microbatches of {s.backward_samples}")
+    for mode, why in (refused or {}).items():
+        lines += ["", f"  {_MODES[mode]}: {why}"]
     return "\n".join(lines)
 
 

@@ -52,9 +52,10 @@ def departures(stays: Stays, back: Copies) -> Copies:
     rows = plan.out_op.copy()
     until = np.sort(back.tensor * n + back.op)
     for begins, _, k, _ in stays.line.out:  # what leaves without a copy is not there: it leaves at once
-        tensor = int(plan.out_tensor[k])
+        tensor, ends = int(plan.out_tensor[k]), int(stays.gaps.stop[stays.moves.out_gap[k]]) - 1
         returns = int(np.searchsorted(until, tensor * n + rows[k]))
-        last = int(until[returns]) % n if returns < len(until) and until[returns] // n == tensor else n - 1
-        rows[k] = max(rows[k], min(stays.during(begins), last))
+        if returns < len(until) and until[returns] // n == tensor:
+            ends = min(ends, int(until[returns]) % n)
+        rows[k] = max(rows[k], min(stays.during(begins), ends, n - 1))
     order = np.argsort(rows, kind="stable")
     return Copies(rows[order], plan.out_tensor[order], plan.out_first[order], plan.out_last[order])

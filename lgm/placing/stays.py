@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..iteration.lifetimes import Gaps
 from ..records.model import Bools, Floats, Ints, Plan
 from ..timing.lanes import Timeline
 from ..timing.schedule import Moves, moves_of_plan
@@ -24,12 +23,13 @@ class Stays:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         life, self.moves = moves_of_plan(plan)
+        self.gaps = life.gaps
         prediction, self.line = run_plan(plan.trace, plan.device, life, self.moves)
         self.back = _copies_begin(self.line, self.moves)
         self.length = prediction.step_seconds
         self.begin = np.array(self.line.begin)
         self.end = self.begin + plan.trace.op_ns / 1e9
-        self.away = self._away(life.gaps)
+        self.away = self._away()
         """(tensor of the plan, chunk of it) -> from when on, and for how long."""
         since = np.array([one for absences in self.away.values() for one in absences]).reshape(-1, 2)
         moments = (self.begin, self.end, since[:, 0], since.sum(axis=1))
@@ -37,8 +37,8 @@ class Stays:
         self.lasts = np.diff(self.cuts, append=self.cuts[0] + round(self.length * 1e9))
         """[moments] Nanoseconds from each to the next."""
 
-    def _away(self, gaps: Gaps) -> dict[tuple[int, int], list[tuple[float, float]]]:
-        trace, moves = self.plan.trace, self.moves
+    def _away(self) -> dict[tuple[int, int], list[tuple[float, float]]]:
+        trace, gaps, moves = self.plan.trace, self.gaps, self.moves
         away: dict[tuple[int, int], list[tuple[float, float]]] = {}
         left, back = _copies_end(self.line, moves), self.back
         asked = self.begin - np.array(self.line.wait)
@@ -99,6 +99,6 @@ def _copies_begin(line: Timeline, moves: Moves) -> dict[tuple[int, int], float]:
     for begun, ended, k, count in line.back:
         low = reached.get(k, int(moves.in_first[k]))
         reached[k] = low + count
-        for nth in range(count):
+        for nth in range(min(count, int(moves.in_last[k]) - low)):  # others are of the iteration before
             begins[int(moves.in_gap[k]), low + nth] = begun + (ended - begun) * nth / count
     return begins

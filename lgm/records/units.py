@@ -7,6 +7,7 @@ Leaves: everything else; imports nothing of this package. The one place for it: 
 from __future__ import annotations
 
 import math
+import numbers
 import re
 
 __all__ = ["format_bytes", "format_seconds", "format_speed", "parse_bytes", "parse_share", "parse_speed"]
@@ -39,7 +40,7 @@ def parse_bytes(value: int | str, name: str = "size") -> int:
     ValueError
         If it is no size, or not positive; the message begins with `name`.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
+    if isinstance(value, bool) or not isinstance(value, (numbers.Integral, str)):
         raise ValueError(f"{name} must be bytes or a text such as '4GiB', got {value!r}")
     if isinstance(value, str):
         match = _SIZE.fullmatch(value)
@@ -51,7 +52,7 @@ def parse_bytes(value: int | str, name: str = "size") -> int:
         value = int(size)
     if value <= 0:
         raise ValueError(f"{name} must be positive, got {value}")
-    return value
+    return int(value)  # NumPy has more kinds
 
 
 def parse_share(value: float | str, name: str = "share") -> float | None:

@@ -106,6 +106,13 @@ def calls_of(operator: Any, every_way: bool) -> Iterator[tuple[str, Call]]:
         yield ".out", into(operator)
 
 
+@pytest.fixture(autouse=True)
+def samples_look_for_no_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch looks through all modules of the process for who asks for samples: ten times as long as the operators."""
+    for module in ("common_utils", "opinfo.core"):
+        monkeypatch.setattr(f"torch.testing._internal.{module}.extract_test_fn", lambda: None)
+
+
 @functools.cache
 def cases(samples: int, every_way: bool) -> list[Case]:
     """What gives the same bits twice, with so many samples of each operator."""
@@ -138,7 +145,7 @@ def emptying() -> Callable[[], None]:
     def empty_the_device() -> None:
         core.parts.evict_all()
         filler.clear()
-        filler.append(torch.full(((BUDGET - 2) * CHUNK // 4,), 7000.0))  # by one: each operation changes threads
+        filler.extend(torch.full((CHUNK // 4,), 7000.0 + i) for i in range(BUDGET - 2))
 
     return empty_the_device
 

@@ -65,11 +65,8 @@ def _memory() -> Iterator[Finding]:
 
 
 def _torch() -> Iterator[Finding]:
-    try:
-        import torch
-    except ImportError as error:
-        yield "torch", False, f"not importable ({error}); install it first, e.g. pip install torch"
-        return
+    import torch
+
     enough = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= _TORCH
     yield "torch", enough, f"{torch.__version__} ({'.'.join(map(str, _TORCH))} or newer is needed)"
     if torch.version.cuda is not None:

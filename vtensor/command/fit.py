@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-import sys
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +25,7 @@ from lgm.records import ASSUMED_LINK
 from lgm.records.units import format_seconds
 
 from ..errors import VtensorError
+from ..logs import say
 from ..planning.speeds import found_device
 from ..planning.traces import size_of, trace_of, write_if_possible
 from ..session import lifecycle
@@ -168,7 +168,9 @@ class Measuring:
         times = self._times[self._kind]
         seconds = f"{format_seconds(min(times))} to {format_seconds(max(times))}"
         _say(f"{self._iterations} iterations were recorded; {len(times)} like the one below, which took {seconds}")
-        if not self._agrees(self._kind) or _differ(times) or _differ(self._pressed):
+        if len(times) < _ALIKE:
+            _say("too few to know whether their times agree, so take those below as a hint: let the script run longer")
+        elif not self._agrees(self._kind) or _differ(times) or _differ(self._pressed):
             _say("their times do not agree, so take those below as a hint: is something else running here?")
         if len(self._times) > 1:
             _say(f"iterations are of {len(self._times)} kinds or sizes; this is the largest of those that came often")
@@ -196,4 +198,4 @@ def _paced(trace: lgm.Trace, times: list[float]) -> lgm.Trace:
 
 
 def _say(text: str) -> None:
-    print(f"vtensor fit: {text}", file=sys.stderr)
+    say(f"vtensor fit: {text}")

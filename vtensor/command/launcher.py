@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from lgm.reports.page import write_page
 
 from ..errors import ConfigError
+from ..logs import say
 from ..planning.current_planner import keep_journal, newest_plan
 from ..planning.journal import Journal
 from ..planning.traces import recorded_trace, save_trace, size_of, write_if_possible
@@ -106,7 +107,9 @@ def run_module(name: str, arguments: list[str], wishes: Wishes = NOTHING) -> int
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
             spec = importlib.util.find_spec(f"{name}.__main__")
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.__main__.".startswith(f"{error.name}."):
+            raise ConfigError(f"{name!r} cannot be run, as its package imports what is not there: {error}") from error
         spec = None
     loader = spec.loader if spec is not None else None
     if spec is None or spec.origin is None or not isinstance(loader, importlib.machinery.SourceFileLoader):
@@ -191,9 +194,16 @@ class _Ending:
 
     def _at_last(self) -> None:
         if self.interrupted:
-            sys.stdout.flush()
+            _flush()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def _flush() -> None:
+    """What the script printed comes before what is said of it; it may have closed where it printed."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stdout is not None:
+            sys.stdout.flush()
 
 
 def _exit_code(stop: SystemExit) -> int:
@@ -201,7 +211,7 @@ def _exit_code(stop: SystemExit) -> int:
         return 0
     if isinstance(stop.code, int):
         return stop.code
-    print(stop.code, file=sys.stderr)
+    say(str(stop.code))
     return 1
 
 
@@ -210,9 +220,9 @@ def _say_goodbye(wishes: Wishes, journal: Journal | None, code: int) -> None:
         unwritten = "".join(
             f", and {path} was not written" for path in (wishes.trace, wishes.report) if path is not None
         )
-        print(f"vtensor: the script turned vtensor off before it ended; no summary{unwritten}", file=sys.stderr)
+        say(f"vtensor: the script turned vtensor off before it ended; no summary{unwritten}")
         return
-    sys.stdout.flush()
+    _flush()
     if wishes.trace is not None:
         write_if_possible(wishes.trace, lambda path: size_of(save_trace(path)))
     if wishes.report is not None and journal is not None:
@@ -227,13 +237,12 @@ def _say_goodbye(wishes: Wishes, journal: Journal | None, code: int) -> None:
 def _sum_up(code: int) -> None:
     managed = memory_stats()["allocations"] > 0
     if managed or code == 0:  # a usage error of the script needs no table behind it
-        print(memory_summary(), file=sys.stderr)
+        say(memory_summary())
     if not managed and code == 0:
         where = "GPU; for tensors of the CPU pass --device cpu" if active_config().device == "cuda" else "CPU"
-        print(
+        say(
             f"vtensor: nothing was managed: this process made no tensor of {format_bytes(active_config().min_size)} or "
             f"more on the {where}. Processes that a script starts have no session until they call vtensor.enable() "
             "(spawned ones, not forked); or start each with 'vtensor run' (torchrun ... -m vtensor run "
-            "--budget 4GiB train.py)",
-            file=sys.stderr,
+            "--budget 4GiB train.py)"
         )

@@ -13,6 +13,7 @@ import time
 from types import ModuleType
 from typing import Any
 
+from ..logs import say
 from ..settings.config import format_bytes
 
 __all__ = ["Journal"]
@@ -53,15 +54,10 @@ class Journal:
             f"vtensor: iteration {row['iteration']}, {row['seconds']} s; held {held} of {budget}; "
             f"out {row['out']}, in {row['in']}, made again {row['made again']}; {row['plan']}"
         )
-        seen = sys.stderr.isatty()
+        seen = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
         self._next_line = now + (0.5 if seen else 10.0)
         width = shutil.get_terminal_size().columns - 1  # a longer line would wrap, and not be written over
-        print(
-            f"\r{line[:width].ljust(width)}\r" if seen else line,
-            end="" if seen else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        say(f"\r{line[:width].ljust(width)}\r" if seen else line, end="" if seen else "\n")
 
     @staticmethod
     def _row(before: Any, now: Any) -> dict[str, Any]:

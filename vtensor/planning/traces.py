@@ -8,7 +8,6 @@ Leaves: where iterations end (``planner``), raw records in the terms of a trace 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import lgm
 from lgm.errors import LgmError
 
+from ..logs import say
 from ..settings.environment import is_verifying
 from .current_planner import current, newest_plan
 from .recordings import make_recording
@@ -107,6 +107,6 @@ def size_of(trace: lgm.Trace) -> str:
 def write_if_possible(path: str, write: Callable[[str], str], who: str = "vtensor") -> None:
     """Say on stderr what was written, or why not: a run of hours does not end in an exception of its trace's."""
     try:
-        print(f"{who}: wrote {path}: {write(path)}", file=sys.stderr)
+        say(f"{who}: wrote {path}: {write(path)}")
     except (RuntimeError, OSError, LgmError) as error:
-        print(f"{who}: {path} was not written: {error}", file=sys.stderr)
+        say(f"{who}: {path} was not written: {error}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import os
 import time
@@ -28,6 +29,7 @@ from ..settings.config import format_bytes
 __all__ = ["Tracks", "tracks"]
 
 _MARK = "vtensor: iteration "
+_numbers = itertools.count()  # of all in this process: several may be in one profile
 _TRACKS = {"copy out": "copies out", "copy in": "copies in", "make again": "made again"}
 
 
@@ -41,7 +43,7 @@ class Tracks:
 
     def mark(self) -> None:
         """Make an event whose time is known by both clocks."""
-        name = f"{_MARK}{len(self._marks)}"
+        name = f"{_MARK}{next(_numbers)}"
         with torch.profiler.record_function(name):
             self._marks[name] = time.monotonic_ns()
 

@@ -66,6 +66,8 @@ class Reserve:
         except torch.OutOfMemoryError as error:
             log.warning("%s are left of %s for what is not managed, and the budget stays: %s", left, wanted, error)
             return
+        if self._module.snapshot()["budget_chunks"] * chunk != lower:
+            return  # nobody may change it here (a forked child), and that was said
         log.warning(
             "%s are left of %s for what is not managed: the budget is %s from now on, it was %s",
             left, wanted, format_bytes(lower), format_bytes(self._budget),

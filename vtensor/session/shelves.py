@@ -76,11 +76,13 @@ class Shelves:
         saved = sum(_saved([t.nbytes for t in shelf], chunk) for shelf in shelves)
         if saved * _WORTH < config.budget:
             return
-        for shelf in shelves:
-            self._planner.shelves += 1
-            self._module.put_on_shelf([t._cdata for t in shelf])
-        if not self._keep_plans:
-            self._planner.forget_plans()  # they know the tensors that were moved
+        try:
+            for shelf in shelves:
+                self._module.put_on_shelf([t._cdata for t in shelf])
+                self._planner.shelves += 1
+        finally:
+            if not self._keep_plans:
+                self._planner.forget_plans()  # they know the tensors that were moved
         count = sum(map(len, shelves))
         log.info("%d tensors share %d allocations: %s less padding", count, len(shelves), format_bytes(saved))
 

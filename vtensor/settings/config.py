@@ -7,6 +7,7 @@ Leaves: what the numbers do (``kernels/engine/``). Does not import the native co
 from __future__ import annotations
 
 import inspect
+import numbers
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,14 +166,16 @@ def _own(
     return budget, spill_dir, host, free - budget
 
 
-def _budget(value: int | float | str, total: int) -> int:
+def _budget(value: int | float | str, total: int, name: str) -> int:
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+        value = float(value)  # NumPy has more kinds
     try:
-        share = units.parse_share(value, "budget")
+        share = units.parse_share(value, name)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if share is not None:
         return int(share * total)
-    return parse_bytes(int(value) if isinstance(value, float) else value, "budget")
+    return parse_bytes(int(value) if isinstance(value, float) else value, name)
 
 
 def chunk_for(device: str, budget: int) -> int:
@@ -213,12 +216,13 @@ def make_config(
     """
     device = which_device(device)
     ordinal, total = (0, physical_memory()) if device == "cpu" else _gpu()
-    if budget is None:
-        budget = os.environ.get("VTENSOR_BUDGET")
+    name = "budget"
+    if budget is None and (asked := os.environ.get("VTENSOR_BUDGET")):
+        name, budget = "VTENSOR_BUDGET", asked
     reserve = 0
     if budget is None:
         budget, spill_dir, host, reserve = _own(device, spill_dir, host, recompute)
-    budget_bytes = _budget(budget, total)
+    budget_bytes = _budget(budget, total, name)
     chunk = chunk_for(device, budget_bytes) if chunk is None else chunk
     chunk_bytes = parse_bytes(chunk, "chunk")
     page = os.sysconf("SC_PAGE_SIZE")
