@@ -189,6 +189,33 @@ def test_which_process_a_summary_is_of(script: Path, monkeypatch: pytest.MonkeyP
     assert "vtensor (process 1 of 2): plan by chunk" in run("run", "--budget", "16MiB", str(script)).stderr
 
 
+def test_a_script_may_close_where_it_and_we_print(script: Path, tmp_path: Path) -> None:
+    script.write_text(
+        "import os, sys, torch\n"
+        "model = torch.nn.Linear(1024, 1024)\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "for _ in range(4):\n"
+        "    model(torch.ones(8, 1024)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "sys.stdout = open(os.devnull, 'w')\n"
+        "sys.stdout.close()\n"
+        "sys.stderr.close()\n"
+    )
+    done = run("run", "--budget", "16MiB", "--save-trace", str(tmp_path / "t.npz"), str(script))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "t.npz").is_file()
+
+
+def test_a_module_whose_package_lacks_something(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").write_text("import not_to_be_had")
+    (tmp_path / "package/train.py").write_text("print(1)")
+    done = run("run", "--budget", "16MiB", "-m", "package.train", cwd=tmp_path)
+    assert done.returncode == 2 and "No module named 'not_to_be_had'" in done.stderr
+    missing = run("run", "--budget", "16MiB", "-m", "package_.train", cwd=tmp_path)
+    assert missing.returncode == 2 and "no module named 'package_.train' that can be run" in missing.stderr
+
+
 def test_too_short_to_be_recorded(script: Path, tmp_path: Path) -> None:
     done = run("run", "--budget", "16MiB", "--save-trace", str(tmp_path / "t.npz"), str(script))
     assert "was not written: no whole iteration is recorded yet: train at least two" in done.stderr

@@ -124,6 +124,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "vPP" in text and "vDP" in text and "x weights" in text
     events = json.loads(out.read_text())["traceEvents"]
     assert {event["pid"] for event in events} <= {0, 1} and len(events) > 20
+    odd = ["harmony", trace, "--samples", "3", "--budget", "1GiB", "--layers", "8", "--devices", "2"]
+    assert main(odd) == 0  # one way of two
+    text = capsys.readouterr().out
+    assert "(vPP), fastest of" in text and "(vDP): a batch of 3 cannot be shared evenly by 2 devices" in text
     assert main([*arguments[:-4], "--budget", "2MiB"]) == 2
     assert "no schedule fits: one layer with one sample needs" in capsys.readouterr().err
 

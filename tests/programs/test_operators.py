@@ -106,17 +106,17 @@ def calls_of(operator: Any, every_way: bool) -> Iterator[tuple[str, Call]]:
         yield ".out", into(operator)
 
 
-@pytest.fixture(autouse=True)
-def samples_look_for_no_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch looks through all modules of the process for who asks for samples: ten times as long as the operators."""
-    for module in ("common_utils", "opinfo.core"):
-        monkeypatch.setattr(f"torch.testing._internal.{module}.extract_test_fn", lambda: None)
-
-
 @functools.cache
 def cases(samples: int, every_way: bool) -> list[Case]:
     """What gives the same bits twice, with so many samples of each operator."""
-    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        # Torch looks through all modules of the process for who asks for samples: ten times as long as the operators.
+        for module in ("common_utils", "opinfo.core"):
+            patch.setattr(f"torch.testing._internal.{module}.extract_test_fn", lambda: None)
+        return list(found_cases(samples, every_way))
+
+
+def found_cases(samples: int, every_way: bool) -> Iterator[Case]:
     common = pytest.importorskip("torch.testing._internal.common_methods_invocations")
     lists = ("unary", "binary", "pointwise", "reduce", "other")
     for operator in [*common.op_db, *(x for kind in lists for x in getattr(common, f"foreach_{kind}_op_db"))]:
@@ -131,10 +131,9 @@ def cases(samples: int, every_way: bool) -> list[Case]:
                 try:
                     expected = run(call, given, lambda: None)
                     if same(run(call, given, lambda: None), expected):
-                        found.append(Case(f"{operator.name}{name} {operator.variant_test_name}", call, given, expected))
+                        yield Case(f"{operator.name}{name} {operator.variant_test_name}", call, given, expected)
                 except (RuntimeError, AssertionError, TypeError, ValueError, LookupError):
                     break  # it has no such way, or needs a GPU
-    return found
 
 
 def emptying() -> Callable[[], None]:

@@ -61,6 +61,23 @@ def test_what_is_made_again(tmp_path: Path) -> None:
     assert made and all(each["dur"] > 0 for each in made)
 
 
+def test_several_in_one_profile_each_have_their_time(tmp_path: Path) -> None:
+    path = str(tmp_path / "profile.json")
+    with vtensor.enabled("2MiB", chunk=4096, min_size=4096, host="256MiB", recompute="never"):
+        with torch.profiler.profile() as profile:
+            with vtensor.tracks() as first:
+                train(3)
+            with vtensor.tracks() as second:
+                train(3)
+        profile.export_chrome_trace(path)
+        events = json.loads(Path(path).read_bytes())["traceEvents"]
+        begins = sorted(each["ts"] for each in events if each.get("name", "").startswith("vtensor: iteration"))
+        first.add_to(path)
+    ours = [each["ts"] for each in json.loads(Path(path).read_bytes())["traceEvents"] if each.get("cat") == "vtensor"]
+    assert second.spans and ours
+    assert begins[0] - 1e4 < min(ours) and max(ours) < begins[len(begins) // 2] + 1e4
+
+
 def test_a_profile_of_another_time_is_refused(tmp_path: Path) -> None:
     with vtensor.enabled("64MiB"):
         with vtensor.tracks() as tracks:

@@ -7,7 +7,8 @@ import doctest
 import gc
 import threading
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ import vtensor
 from vtensor import native
 from vtensor.session import shelves
 from vtensor.session.shelves import runs
+from vtensor.settings.config import make_config
 
 from ..identity import check_identity, leaves, same, seeded
 
@@ -266,6 +268,31 @@ def test_a_budget_that_gets_smaller_counts_as_it_is() -> None:
     model = network()
     train(model, torch.optim.AdamW(model.parameters()), 2)
     assert native.load().parts.shelves() > 0
+
+
+def test_plans_are_forgotten_even_if_not_all_could_be_moved() -> None:
+    moved, forgotten = [], []
+
+    class Module:
+        pressed = may_move = staticmethod(lambda *_: True)
+
+        @staticmethod
+        def put_on_shelf(tensors: list[int]) -> None:
+            if len(moved) == 2:
+                raise torch.OutOfMemoryError
+            moved.append(tensors)
+
+    planner = SimpleNamespace(
+        config=make_config("600KiB", device="cpu", chunk=PAGE, min_size=1),
+        shelves=0, forget_plans=lambda: forgotten.append(True),
+    )  # fmt: skip
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    train(model, optimizer, 1)
+    looks: Any = shelves.Shelves(cast("Any", Module), cast("Any", planner), keep_plans=False)
+    with pytest.raises(torch.OutOfMemoryError):
+        looks.look(optimizer)
+    assert planner.shelves == len(moved) == 2 and forgotten
 
 
 def test_the_example_in_the_docstring() -> None:

@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import vtensor
+from vtensor import native
+from vtensor.planning.current_planner import current
+from vtensor.session.reserve import Reserve
 from vtensor.settings import groups
 from vtensor.settings.available import budget_of_its_own, free_memory, physical_memory, spill_directory
 from vtensor.settings.config import asked_again, chunk_for, make_config
@@ -84,6 +88,17 @@ def test_what_is_given_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("VTENSOR_BUDGET", "2GiB")
     assert make_config().budget == 2 * GIB
     assert make_config("1GiB").budget == GIB
+    monkeypatch.setenv("VTENSOR_BUDGET", "2 what")
+    with pytest.raises(vtensor.ConfigError, match="VTENSOR_BUDGET='2 what' is not a size"):
+        make_config()
+    monkeypatch.setenv("VTENSOR_BUDGET", "")  # as if it were not set
+    assert make_config().budget == 4 * GIB - GIB // 2
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert make_config(np.int64(GIB), device="cpu").budget == GIB
+    assert make_config(np.float32(0.5), device="cpu").budget == make_config(0.5, device="cpu").budget
+    assert make_config("1GiB", device="cpu", chunk=np.int32(1 << 21)).chunk == 1 << 21
 
 
 def test_more_than_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -183,6 +198,16 @@ def test_what_is_not_managed_grows(monkeypatch: pytest.MonkeyPatch, caplog: pyte
         free["bytes"] = 0
         train(2)
         assert vtensor.memory_stats()["budget_bytes"] == budget // 8 // (2 * mib) * (2 * mib)
+
+
+def test_a_budget_that_cannot_be_lowered_is_not_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("vtensor.session.reserve.free_memory", lambda _device: 0)
+    monkeypatch.setattr("vtensor.session.reserve._PAUSE", 0.0)
+    with vtensor.enabled():
+        Reserve(native.load(), current().config, lambda _bytes: None).look()  # as in a forked child
+        assert "the budget is" not in caplog.text
 
 
 def test_a_given_budget_stays(monkeypatch: pytest.MonkeyPatch) -> None:

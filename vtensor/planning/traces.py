@@ -7,10 +7,13 @@ Leaves: where iterations end (``planner``), raw records in the terms of a trace 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+
+import torch
 
 import lgm
 from lgm.errors import LgmError
@@ -95,8 +98,14 @@ def trace_of(raw: dict[str, Any], **meta: Any) -> lgm.Trace:
     planner = current()
     meta = {"unmanaged_bytes": planner.module.unmanaged()["peak"], "shelves": planner.shelves, **meta}
     if planner.config.device == "cpu" and "flop_per_second" not in meta:
-        meta["flop_per_second"] = flop_per_second()
+        meta["flop_per_second"] = _flop_per_second(torch.get_num_threads())
     return make_recording(raw, planner.config.chunk, meta).trace
+
+
+@functools.cache
+def _flop_per_second(threads: int) -> float:
+    """Measured once with so many: it takes a second."""
+    return flop_per_second()
 
 
 def size_of(trace: lgm.Trace) -> str:
