@@ -225,6 +225,20 @@ def test_lgm_imports_downward_and_nothing_of_vtensor_or_torch() -> None:
         assert not re.search(r"^\s*(import|from) (torch|vtensor|scipy)\b", source.read_text(), re.MULTILINE), source
 
 
+def test_plans_are_made_without_blas() -> None:
+    """Where memory is limited and taken, the first product of matrices ends the process, which is the user's."""
+    rooms = ("records", "iteration", "choosing", "timing", "placing", "planning", "remaking")
+    files = [ROOT / "lgm/mix.py", *(path for room in rooms for path in (ROOT / "lgm" / room).glob("*.py"))]
+    products = [
+        f"{path.name}:{node.lineno}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult))
+        or (isinstance(node, ast.Attribute) and node.attr in ("dot", "matmul", "linalg"))
+    ]
+    assert products == []
+
+
 def test_files_are_one_concept() -> None:
     for source in [*ROOT.glob("kernels/*/*"), *ROOT.glob("vtensor/**/*.py"), *ROOT.glob("lgm/**/*.py")]:
         lines = source.read_text().count("\n") if source.suffix in (".h", ".cpp", ".py") else 0

@@ -12,7 +12,7 @@ namespace {
 // touched as ranges are made, so its size costs nothing.
 constexpr std::size_t kWindowChunks = std::size_t{1} << 21;
 constexpr Bytes kWindowBytes = Bytes{4} << 40;  // a GPU has fewer addresses than a processor
-constexpr std::size_t kLeast = 8;               // chunks of window for each of the budget
+constexpr std::size_t kLeast = 2;               // chunks of window for each of the budget, where no more can be had
 }  // namespace
 
 RangeTable::RangeTable(Ground& ground)
@@ -22,7 +22,10 @@ RangeTable::RangeTable(Ground& ground)
     entries_ /= 2;
     status = ground_.driver.reserve(window(), &base_);
   }
-  if (!status.ok()) throw InvalidUse("cannot reserve " + format_bytes(window()) + " of addresses: " + describe(status));
+  if (!status.ok()) {
+    throw InvalidUse("cannot reserve " + format_bytes(window()) + " of addresses: " + describe(status) +
+                     "; where they are limited (ulimit -v), a smaller budget= or host= may do");
+  }
   void* table = mmap(nullptr, entries_ * sizeof(*table_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                      -1, 0);
   if (table == MAP_FAILED) throw InvalidUse("cannot reserve the address table: " + describe({Code::failed, "mmap", errno}));

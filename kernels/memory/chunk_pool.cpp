@@ -7,7 +7,10 @@ namespace vt {
 
 ChunkPool::ChunkPool(Driver& driver, std::size_t capacity) : driver_(driver), capacity_(capacity) {
   const Status status = driver_.set_capacity(capacity);
-  if (!status.ok()) throw InvalidUse("cannot provide " + std::to_string(capacity) + " chunks: " + describe(status));
+  if (!status.ok()) {
+    throw InvalidUse("cannot provide " + format_bytes(capacity * driver.chunk_bytes()) + " in chunks: " + describe(status) +
+                     "; a smaller budget= may do");
+  }
   free_.reserve(capacity);
   leaving_.reserve(capacity);
 }

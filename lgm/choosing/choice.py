@@ -203,10 +203,11 @@ def _nudge(problem: Cover, used: Ints) -> Ints:
             more[k, g] = min(more[k, g] + 1, problem.limit[g] - used[g])
     # Most do not pay even if all that they make spare could be taken back at once.
     over = (np.arange(problem.n) - problem.start[:, None]) % problem.n < (problem.stop - problem.start)[:, None]
-    surplus = problem.surplus(used) + more @ over
+    # Neither product is BLAS's, whose first call ends the process where memory is limited and taken.
+    surplus = problem.surplus(used) + np.einsum("kg,gn->kn", more, over)
     spare = problem.least(surplus)
-    back = np.where(more > 0, 0, np.minimum(spare, used)) @ problem.price
-    for k in np.flatnonzero(back > more @ problem.price + _EPSILON).tolist():
+    worth = np.einsum("kg,g->k", np.where(more > 0, 0, np.minimum(spare, used)) - more, problem.price)
+    for k in np.flatnonzero(worth > _EPSILON).tolist():
         trial = _take_back(problem, used + more[k], surplus[k], (spare[k] > 0) & (problem.price > 0), False)
         if problem.total(trial) < problem.total(used) - _EPSILON:
             return trial

@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import get_args
 
 from ..checkpoints.segments import best_checkpoints
@@ -242,6 +243,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     options = _parser().parse_args(arguments)
     try:
+        output = getattr(options, "output", None)
+        if output is not None and not Path(output).absolute().parent.is_dir():
+            raise LgmError(f"cannot write {output}: there is no such folder")  # before anything is computed for it
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except BrokenPipeError:  # ... | head: whoever read has seen enough

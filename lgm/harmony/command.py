@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import get_args
 
 from ..errors import LgmError
@@ -50,8 +49,6 @@ def run(options: argparse.Namespace, progress: Callable[[str, float], None]) -> 
     for name in ("samples", "minibatch", "devices", "layers"):
         if (count := getattr(options, name)) is not None and count < 1:
             raise LgmError(f"--{name} {count}: at least 1")
-    if options.output is not None and not Path(options.output).absolute().parent.is_dir():
-        raise LgmError(f"cannot write {options.output}: there is no such folder")
     if options.numbers is not None and options.gpu is None:
         raise LgmError("--numbers is what --gpu computes in; name one")
     profile, samples = _profile(options)

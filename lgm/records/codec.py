@@ -94,7 +94,8 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
 def _read(path: str | os.PathLike[str], *kinds: str) -> tuple[dict[str, Any], dict[str, Any]]:
     source = Path(path)
     if not source.is_file():
-        raise FormatError("a directory; name a file" if source.is_dir() else "there is no such file")
+        what = "a directory; name a file" if source.is_dir() else "no file that can be read"
+        raise FormatError(what if source.exists() else "there is no such file")
     header, arrays = _unpacked(source)
     found, version = _entry(header, "format", str), _entry(header, "version", int)
     if version > VERSION:

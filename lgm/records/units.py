@@ -47,6 +47,8 @@ def parse_bytes(value: int | str, name: str = "size") -> int:
         if match is None or match[2].lower() not in _UNITS:
             raise ValueError(f"{name}={value!r} is not a size; write bytes, or a text such as '4GiB' or '512MB'")
         size = float(match[1]) * _UNITS[match[2].lower()]
+        if _UNITS[match[2].lower()] == 1 and not size.is_integer():
+            raise ValueError(f"{name}={value!r} is a part of a byte; write '1.5GiB' or the like")
         if math.isinf(size):
             raise ValueError(f"{name} is larger than any memory")
         value = int(size)

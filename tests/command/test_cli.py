@@ -204,6 +204,9 @@ def test_a_script_may_close_where_it_and_we_print(script: Path, tmp_path: Path) 
     done = run("run", "--budget", "16MiB", "--save-trace", str(tmp_path / "t.npz"), str(script))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "t.npz").is_file()
+    with open("/dev/full", "w") as full:  # noqa: PTH123 (no file of ours)
+        command = [sys.executable, "-m", "vtensor", "run", "--budget", "16MiB", "-m", "this"]
+        assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full, check=False).returncode == 0
 
 
 def test_a_module_whose_package_lacks_something(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_units() -> None:
             parse_share(bad)
     assert format_bytes(3 << 20) == "3.00 MiB"
     assert [format_seconds(s) for s in (2.0, 0.0032, 4e-6, 5e-9)] == ["2.00 s", "3.20 ms", "4.00 us", "5 ns"]
-    for bad in ("x", "-1", 0, True, None):
+    for bad in ("x", "-1", 0, True, None, "1.5"):
         with pytest.raises(ValueError, match="size"):
             parse_bytes(bad, "size")  # type: ignore[arg-type]
 

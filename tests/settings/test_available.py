@@ -161,12 +161,14 @@ def train(steps: int) -> None:
         optimizer.step()
 
 
-def test_addresses_are_limited() -> None:
-    """By ``ulimit -v``, as on clusters: the host store is not larger than what can be had."""
+@pytest.mark.parametrize(("limit", "budget"), [(8, "16MiB"), (16, "1GiB")])
+def test_addresses_are_limited(limit: int, budget: str) -> None:
+    """By ``ulimit -v``, as on clusters: neither the host store nor the addresses are more than what can be had."""
     script = (
         "import resource, torch, vtensor\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
-        "with vtensor.enabled('16MiB', device='cpu'):\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({limit} << 30, {limit} << 30))\n"
+        f"with vtensor.enabled('{budget}', device='cpu'):\n"
+        "    vtensor.enable('16MiB')\n"
         "    kept = [torch.full((1 << 20,), float(k)) for k in range(16)]\n"
         "    assert all((tensor == k).all() for k, tensor in enumerate(kept))\n"
         "    assert vtensor.memory_stats()['evictions']\n"

@@ -158,6 +158,8 @@ def open_doors(core: ModuleType, device: str) -> None:
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
     """A tensor's storage; asking for it so does not count as giving its address away."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a tensor is needed, not {type(tensor).__name__}")
     storage: torch.UntypedStorage = _TENSOR.untyped_storage(tensor)
     return storage
 
