@@ -240,15 +240,15 @@ def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progres
         f"{format_seconds(there.seconds)} a step",
         f"  {'memory':>9} {'for tensors':>12} {_COLUMNS} {'largest batch at ' + format(_MOST, '.1f'):>22}",
     ]
-    least = 1
+    best = 0
     chosen = sorted({*SIZES, gpu.memory >> 30})
     for k, size in enumerate(chosen):
         room = (size << 30) - _CONTEXT - small
         if progress is not None:
             progress("memories", k / len(chosen))
         found = sizes.plan(room, 1)
-        batch = sizes.largest(room, least) if found is not None else 0
-        least = max(least, batch)
+        batch = max(sizes.largest(room, max(best, 1)), best) if found is not None else 0
+        best = max(best, batch)
         mark = "  <- this device" if size << 30 == gpu.memory else ""
         lines.append(
             f"  {size:>5} GiB {format_bytes(max(room, 0)):>12} {_cells(found, there)} {_times(batch):>22}{mark}"

@@ -29,6 +29,7 @@ class Stays:
         self.length = prediction.step_seconds
         self.begin = np.array(self.line.begin)
         self.end = self.begin + plan.trace.op_ns / 1e9
+        self._began = np.round(self.begin * 1e9)
         self.away = self._away()
         """(tensor of the plan, chunk of it) -> from when on, and for how long."""
         since = np.array([one for absences in self.away.values() for one in absences]).reshape(-1, 2)
@@ -61,7 +62,7 @@ class Stays:
 
     def during(self, seconds: float) -> int:
         """The row of the plan that is under way then."""
-        return int(np.searchsorted(np.round(self.begin * 1e9), round(seconds * 1e9), "right")) - 1
+        return int(np.searchsorted(self._began, round(seconds * 1e9), "right")) - 1
 
     def moments(self, since: float, lasts: float) -> Bools:
         """[moments] Whether each lies within [since, since + lasts)."""

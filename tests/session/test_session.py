@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -363,3 +366,21 @@ def test_tensors_used_in_place_need_few_mappings() -> None:
             assert vtensor.residency(tensor).borrowed > 2000
             assert mappings() < before + 300
             del tensor
+
+
+def test_a_child_may_end_sessions_whatever_other_threads_were_doing() -> None:
+    native.load()
+    with lifecycle._lock:  # as another thread that enables has it
+        forked: list[int] = []
+
+        def fork() -> None:
+            if (child := os.fork()) == 0:
+                signal.alarm(20)
+                vtensor.disable()
+                os._exit(0)
+            forked.append(os.waitpid(child, 0)[1])
+
+        other = threading.Thread(target=fork)
+        other.start()
+        other.join()
+    assert forked == [0]

@@ -51,6 +51,15 @@ _active: Config | None = None  # the same as it is: None while it starts, and fr
 _process = 0  # in which it began
 
 
+def _renew_lock() -> None:
+    """Whoever holds it is not in a forked child."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def is_enabled() -> bool:
     """Whether large tensors made now, on the session's device, are managed."""
     return _active is not None
