@@ -22,7 +22,7 @@ from .edge import link_for
 from .record import Row, write
 from .steps import MIB, THREE
 
-LINK_OF_GOALS = 1.5e9  # bytes a second; BERT's trace of that time was made at a moment for 1.4
+LINKS_OF_GOALS = dict.fromkeys(WORKLOADS, 1.5e9) | {"bert": 1.4e9}  # bytes a second: by the traces of that time
 WARM = 6  # the first iterations are recorded, and the plan is made beside the next
 TRACES = Path(__file__).resolve().parent.parent / "traces"
 
@@ -205,7 +205,7 @@ def simulated() -> None:
     rows: list[Row] = []
     for links in (
         {name: link_for(float(trace.meta["flop_per_second"])) for name, trace in traces.items()},
-        dict.fromkeys(traces, LINK_OF_GOALS) | {"bert": LINK_OF_GOALS - 1e8},
+        LINKS_OF_GOALS,
     ):
         alike = list(simulated_at(traces, links))
         rows += [*alike, mean_row(alike)]
@@ -213,6 +213,7 @@ def simulated() -> None:
 
 
 def simulated_at(traces: dict[str, lgm.Trace], links: dict[str, float]) -> Iterator[Row]:
+    """A row for each model, at its link, and budget."""
     for name, trace in traces.items():
         link = links[name]
         life = analyze_lifetimes(trace)

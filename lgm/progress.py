@@ -1,6 +1,6 @@
 """How far long work is, on stderr, where a person looks on.
 
-Covers: a bar. Leaves: what is counted. ``vtensor`` uses this too.
+Covers: a bar, whether anybody sees it. Leaves: what is counted. ``vtensor`` uses this too.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-__all__ = ["Bar", "Progress"]
+__all__ = ["Bar", "Progress", "is_watched"]
 
 Progress = Callable[[str, float], None]
 """Told what is done, and the share of it."""
@@ -16,11 +16,16 @@ Progress = Callable[[str, float], None]
 _WIDTH = 24
 
 
+def is_watched() -> bool:
+    """Whether stderr is a terminal; a program may have closed it."""
+    return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
+
+
 class Bar:
     """Call it with what is done and the share of it; nothing is shown where stderr is no terminal."""
 
     def __init__(self) -> None:
-        self.on = sys.stderr.isatty()
+        self.on = is_watched()
 
     def __call__(self, what: str, share: float) -> None:
         if self.on:

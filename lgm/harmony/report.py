@@ -23,9 +23,7 @@ __all__ = ["perfetto", "table"]
 _MODES = {"pipeline": "packs around the devices (vPP)", "data": "each device its share (vDP)"}
 
 
-def table(
-    profile: Profile, machine: Machine, found: Mapping[Mode, Found], refused: Mapping[Mode, LgmError] | None = None
-) -> str:
+def table(profile: Profile, machine: Machine, found: Mapping[Mode, Found], refused: Mapping[Mode, LgmError]) -> str:
     """What each way takes, or why it is none."""
     weights = float(profile.weights.sum())
     lines = [
@@ -49,7 +47,7 @@ def table(
         if s.forward:
             lines.append(f"    forward        {_packs(s.forward)}, microbatches of {s.forward_samples}")
         lines.append(f"    backward       {_packs(s.backward)}, microbatches of {s.backward_samples}")
-    for mode, why in (refused or {}).items():
+    for mode, why in refused.items():
         lines += ["", f"  {_MODES[mode]}: {why}"]
     return "\n".join(lines)
 

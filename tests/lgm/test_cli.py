@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 import lgm
 import lgm.fitting.fits
 from lgm.command.cli import main
+from lgm.progress import Bar
 from lgm.records.units import format_bytes, format_seconds, format_speed, parse_bytes, parse_share, parse_speed
 
 from .random_traces import training
@@ -148,6 +150,14 @@ def test_bad_input_is_one_clear_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("closed", [True, False])
+def test_nobody_looks_on_where_stderr_is_closed(closed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr("sys.stderr", stream if closed else None)
+    Bar()("working", 0.5)
+
+
 def test_units() -> None:
     assert parse_bytes("1.5 KiB") == 1536
     assert parse_speed("6GB/s") == 6e9 == parse_speed(format_speed(6e9))
@@ -173,6 +183,7 @@ class Only:
 sys.meta_path.insert(0, Only())
 sys.path[:] = [p for p in sys.path]
 from lgm.command.cli import main
+from lgm.progress import Bar
 sys.exit(main(sys.argv[1:]))
 """
 

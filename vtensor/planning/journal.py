@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import collections
 import shutil
-import sys
 import time
 from types import ModuleType
 from typing import Any
+
+from lgm.progress import is_watched
 
 from ..logs import say
 from ..settings.config import format_bytes
@@ -54,7 +55,7 @@ class Journal:
             f"vtensor: iteration {row['iteration']}, {row['seconds']} s; held {held} of {budget}; "
             f"out {row['out']}, in {row['in']}, made again {row['made again']}; {row['plan']}"
         )
-        seen = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
+        seen = is_watched()
         self._next_line = now + (0.5 if seen else 10.0)
         width = shutil.get_terminal_size().columns - 1  # a longer line would wrap, and not be written over
         say(f"\r{line[:width].ljust(width)}\r" if seen else line, end="" if seen else "\n")
