@@ -12,8 +12,9 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from typing import TextIO
 
-__all__ = ["log", "ours_only", "say", "set_log_level"]
+__all__ = ["answer", "log", "ours_only", "say", "set_log_level"]
 
 _CALLED = {"vtensor", "lgm", "torch", "numpy"}  # whose errors are ours: what runs here calls nobody else
 
@@ -47,7 +48,17 @@ def set_log_level() -> None:
 
 def say(text: str, end: str = "\n") -> None:
     """To the program's stderr; where it closed that, to the process's; where that is closed, to nobody."""
-    for stream in (sys.stderr, sys.__stderr__):
+    _say(text, end, sys.stderr, sys.__stderr__)
+
+
+def answer(text: str) -> None:
+    """What was asked for, to stdout; where the program closed that, as :func:`say`."""
+    _say(text, "\n", sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__)
+
+
+def _say(text: str, end: str, *streams: TextIO | None) -> None:
+    """To the first that takes it."""
+    for stream in streams:
         with contextlib.suppress(OSError, ValueError):
             if stream is not None:
                 print(text, end=end, file=stream, flush=True)

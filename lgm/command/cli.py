@@ -171,6 +171,14 @@ def _perfetto(options: argparse.Namespace) -> int:
     return 0
 
 
+def _count(text: str) -> int:
+    """A whole number of lines, or none."""
+    count = int(text)
+    if count < 0:
+        raise argparse.ArgumentTypeError(f"{count} lines cannot be shown")
+    return count
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "lgm", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -208,9 +216,9 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("show", _show, "describe a trace or a plan; with --picture, draw it")
     sub.add_argument("file", help="a trace or a plan (.npz)")
     sub.add_argument("--picture", metavar="PNG|SVG", help="memory over time and the three lanes (needs matplotlib)")
-    sub.add_argument("--rows", type=int, default=16, help="lines of the table (default: 16)")
+    sub.add_argument("--rows", type=_count, default=16, help="lines of the table (default: 16)")
     sub.add_argument(
-        "--graph", type=int, nargs="?", const=40, default=0, metavar="N", help="list N layers of the graph"
+        "--graph", type=_count, nargs="?", const=40, default=0, metavar="N", help="list N layers of the graph"
     )
 
     sub = command("fit", _fit, "what a step takes at each budget: copying only, making again only, and both")

@@ -28,6 +28,7 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
+_TOO_MUCH = 1 << 60  # bytes: of several such sizes the sum still is a number of C
 _SHARE = re.compile(r"\s*(?:([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%|(0?\.[0-9]+|1\.0*))\s*")
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
@@ -49,11 +50,11 @@ def parse_bytes(value: int | str, name: str = "size") -> int:
         size = float(match[1]) * _UNITS[match[2].lower()]
         if _UNITS[match[2].lower()] == 1 and not size.is_integer():
             raise ValueError(f"{name}={value!r} is a part of a byte; write '1.5GiB' or the like")
-        if math.isinf(size):
-            raise ValueError(f"{name} is larger than any memory")
-        value = int(size)
+        value = _TOO_MUCH if math.isinf(size) else int(size)
     if value <= 0:
         raise ValueError(f"{name} must be positive, got {value}")
+    if value >= _TOO_MUCH:
+        raise ValueError(f"{name} is larger than any memory")
     return int(value)  # NumPy has more kinds
 
 

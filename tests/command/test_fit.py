@@ -78,6 +78,18 @@ def test_sizes_that_differ_are_told(script: Path) -> None:
     assert "50%" in done.stdout
 
 
+def test_a_script_that_closes_stdout_or_catches_its_end(script: Path) -> None:
+    body = TRAIN.format(steps=400, rows=512).replace("optimizer.step();", "step_or_go_on();")
+    script.write_text(
+        "import sys\nsys.stdout.close()\n"
+        "def step_or_go_on():\n    try:\n        optimizer.step()\n    except SystemExit:\n        caught.append(1)\n"
+        f"caught = []\n{body}"
+    )
+    done = run("fit", "--chunk", "64KiB", str(script))
+    assert done.returncode == 0, done.stderr
+    assert "50%" in done.stderr and "the script catches SystemExit, and was ended as it is" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("body", "code"), [("import torch; torch.ones(1 << 20)", 1), ("import torch", 1), ("import sys; sys.exit(3)", 3)]
 )

@@ -150,6 +150,12 @@ def test_bad_input_is_one_clear_line(
     assert error.count("\n") == 1
 
 
+def test_lines_are_counted(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["show", plan, "--rows", "-1"])
+    assert "-1 lines cannot be shown" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("closed", [True, False])
 def test_nobody_looks_on_where_stderr_is_closed(closed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
@@ -168,7 +174,7 @@ def test_units() -> None:
             parse_share(bad)
     assert format_bytes(3 << 20) == "3.00 MiB"
     assert [format_seconds(s) for s in (2.0, 0.0032, 4e-6, 5e-9)] == ["2.00 s", "3.20 ms", "4.00 us", "5 ns"]
-    for bad in ("x", "-1", 0, True, None, "1.5"):
+    for bad in ("x", "-1", 0, True, None, "1.5", 1 << 70, f"{10**30}TiB"):
         with pytest.raises(ValueError, match="size"):
             parse_bytes(bad, "size")  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ Leaves: where iterations end (``planning``), running the script (``launcher``), 
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 from types import ModuleType
 from typing import Any
@@ -25,7 +26,7 @@ from lgm.records import ASSUMED_LINK
 from lgm.records.units import format_seconds
 
 from ..errors import VtensorError
-from ..logs import say
+from ..logs import answer, say
 from ..planning.speeds import found_device
 from ..planning.traces import size_of, trace_of, write_if_possible
 from ..session import lifecycle
@@ -38,6 +39,7 @@ _ALL_AGREE = 1.25  # of all but a quarter at either end, the longest to the shor
 _ALIKE = 5  # iterations of one kind, at least
 _MOST = 20  # iterations until it is said that times do not agree
 _COPYING = 7  # iterations under half of the peak
+_PATIENCE = 3  # times that a script may catch what ends it
 _TOUCHING = 2  # the first of them: they touch memory of the host that was never touched
 
 
@@ -71,11 +73,14 @@ class Measuring:
         self._device: lgm.Device | None = None
         self._copying = 0
         self._pressed: list[float] = []  # times of those of this kind
+        self._asked_to_end = 0
         self._why = ""  # copies could not be measured
 
     def note(self) -> None:
         """An iteration ended."""
-        if self._trace is None:
+        if self._asked_to_end:
+            self._end()
+        elif self._trace is None:
             self._record()
         else:
             self._copy()
@@ -109,7 +114,7 @@ class Measuring:
             lifecycle.resize(chunks * config.chunk)
         except (VtensorError, torch.OutOfMemoryError) as error:
             self._why = f"; a budget of half of the peak cannot be held here: {error}"
-            raise _Enough(0) from None
+            self._end()
 
     def _copy(self) -> None:
         shot, raw = self._module.snapshot(), self._module.recorded_iteration()
@@ -120,7 +125,16 @@ class Measuring:
             self._pressed.append(raw["took"] / 1e9)
         self._shot = shot
         if self._copying >= _COPYING:
+            self._end()
+
+    def _end(self) -> None:
+        """The script, by an exception; one that catches that, and trains on, all at once."""
+        self._asked_to_end += 1
+        if self._asked_to_end <= _PATIENCE:
             raise _Enough(0)
+        self.tell()
+        _say("the script catches SystemExit, and was ended as it is")
+        os._exit(0)
 
     def tell(self) -> None:
         """The answer, on stdout; on stderr how it was come by, and what of it is doubtful."""
@@ -140,9 +154,9 @@ class Measuring:
             pressed = _paced(self._trace, self._pressed) if self._pressed else None
             if pressed is not None and pressed.seconds < self._trace.seconds:
                 pressed = None  # what is asked of it costs less than times differ here
-            print(by_budget(self._trace, device, beside, pressed, Bar()))
+            answer(by_budget(self._trace, device, beside, pressed, Bar()))
             if self._gpu is not None:
-                print("\n" + by_size(self._trace, GPUS[self._gpu], self._numbers, Bar()))
+                answer("\n" + by_size(self._trace, GPUS[self._gpu], self._numbers, Bar()))
         except LgmError as error:
             _say(str(error))
         if self._path is not None:
