@@ -1,6 +1,7 @@
 #include "engine/eviction.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace vt {
 
@@ -15,8 +16,8 @@ Status Eviction::leave(Range& range, std::uint32_t index, bool* pinned) {
 Status Eviction::evict_some(std::size_t want) {
   ground_.press();
   while (Range* victim = choose_victim()) {
-    if (drops(*victim)) {
-      const Status status = remake_.leave(*victim, 0, victim->chunks);
+    if (const auto worth_ns = worth_dropping(*victim)) {
+      const Status status = remake_.leave(*victim, 0, victim->chunks, worth_ns);
       if (status.code == Code::nothing_leaves && victim->pins.load() != 0) continue;  // an operation was faster
       return status;
     }
@@ -36,11 +37,12 @@ Status Eviction::evict_some(std::size_t want) {
 }
 
 // The director of DELTA (arXiv 2203.15980, section 4), with measured speeds and times in the place of constants.
-bool Eviction::drops(const Range& range) const {
-  if (ground_.config.leaving == Leaving::copy || remake_.verifies() || !remake_.may_drop(range)) return false;
-  if (ground_.config.leaving == Leaving::drop) return true;
+std::optional<std::uint64_t> Eviction::worth_dropping(const Range& range) const {
+  if (ground_.config.leaving == Leaving::copy || remake_.verifies() || !remake_.may_drop(range)) return std::nullopt;
+  if (ground_.config.leaving == Leaving::drop) return std::numeric_limits<std::uint64_t>::max();
   const auto making_ns = remake_.making_ns(range);
-  return making_ns && *making_ns > 0 && *making_ns < copying_ns(range);
+  const std::uint64_t copying = copying_ns(range);
+  return making_ns && *making_ns > 0 && *making_ns < copying ? std::optional(copying) : std::nullopt;
 }
 
 // Out and back, behind what is under way; nobody computes meanwhile. 0 while no copy was measured.

@@ -27,7 +27,8 @@ class Eviction {
 
  private:
   Range* choose_victim() const;
-  bool drops(const Range& range) const;
+  // What making it again may take, if it leaves without a copy; nothing if it is copied.
+  std::optional<std::uint64_t> worth_dropping(const Range& range) const;
   std::uint64_t copying_ns(const Range& range) const;
   std::vector<std::uint32_t> victims_in(const Range& range) const;
 

@@ -150,7 +150,9 @@ std::string Inspector::out_of_memory(const Status& why, Bytes bytes, const char*
   const HostStore& store = slots_.store();
   std::string text = "vtensor: cannot allocate " + format_bytes(bytes);
   if (operation != nullptr) text += std::string(" for ") + operation;
-  text += ": " + describe(why) + ".\n  budget " + format_bytes(ground_.bytes_of(pool_.capacity())) + ", in use " +
+  const bool copies = ground_.copies();
+  text += std::string(": ") + (copies || why.code != Code::nothing_leaves ? describe(why) : "nothing that is there may leave") +
+          ".\n  budget " + format_bytes(ground_.bytes_of(pool_.capacity())) + ", in use " +
           format_bytes(ground_.bytes_of(chunks_.used())) + ", pinned by running operations " + format_bytes(pinned) +
           "; live tensors " + format_bytes(ground_.counters.tensor_bytes.current) + "; host store (" + store.name() + ") " +
           format_bytes(ground_.bytes_of(store.used())) + " of " + format_bytes(ground_.bytes_of(store.capacity())) +
@@ -160,6 +162,11 @@ std::string Inspector::out_of_memory(const Status& why, Bytes bytes, const char*
       text += "What would help: a larger host store (host=, or spill_dir= on a disk with room), or a smaller batch.";
       break;
     case Code::nothing_leaves:
+      if (!copies) {
+        text += "recompute='only' copies nothing, and what cannot be made again stays. What would help: a larger budget, "
+                "recompute='auto', or a smaller batch.";
+        break;
+      }
       text += "One operation needs more than the budget at once. What would help: a budget of at least " +
               format_bytes(pinned + bytes) + ", oversize=\"borrow\" (slower, but it runs), or a smaller batch.";
       break;

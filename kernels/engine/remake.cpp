@@ -94,7 +94,7 @@ bool Remake::may_drop(const Range& range) const {
          !recipes_.being_read(range) && !contains(claimed_, &range) && !contains(kept_, &range);
 }
 
-Status Remake::leave(Range& range, std::uint32_t first, std::uint32_t last) {
+Status Remake::leave(Range& range, std::uint32_t first, std::uint32_t last, std::optional<std::uint64_t> worth_ns) {
   if (verify_) {
     doubted_.push_back({&range, range.serial, 0, range.chunks});
     doubts_.store(true);
@@ -107,7 +107,7 @@ Status Remake::leave(Range& range, std::uint32_t first, std::uint32_t last) {
     const bool resident = part.state == State::resident;
     if ((!resident && part.state != State::absent) || part.pins != 0) continue;
     if (!recipes_.dropped(range)) {  // first, as what is dropped needs what it is made of
-      recipes_.drop(range);
+      recipes_.drop(range, worth_ns);
       dropped_.push_back(&range);
     }
     range.missing.fetch_add(resident);

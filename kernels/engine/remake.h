@@ -62,7 +62,8 @@ class Remake {
   bool verifies() const noexcept { return verify_; }
   std::optional<std::uint64_t> making_ns(const Range& range) const { return recipes_.making_ns(range); }
   // What of vTensors [first, last) is not pinned leaves without a copy. nothing_leaves if nothing does. Pre: may_drop().
-  Status leave(Range& range, std::uint32_t first, std::uint32_t last);
+  // `worth_ns`: as Recipes::drop().
+  Status leave(Range& range, std::uint32_t first, std::uint32_t last, std::optional<std::uint64_t> worth_ns = {});
   // A tensor may be written unseen from now on, or is: what was made of it is there first. Lets go of the lock.
   void lose_sight(Lock& lock, Range& range);
   // The program frees a tensor. True if what was dropped needs it: it lives on.

@@ -1,7 +1,6 @@
 #include "recipes/recipes.h"
 
 #include <algorithm>
-#include <array>
 #include <unordered_set>
 
 namespace vt {
@@ -78,7 +77,7 @@ void Recipes::forget(Range& range) {
   held_.erase(found);
   range.known.store(false);
   content->holder = nullptr;
-  content->dropped = false;
+  set_dropped(*content, false);
   content->chain = chain_of(*content);
   update(*content);
   if (content->step == nullptr || (content->needed == 0 && content->chain > kLongestChain)) lose(*content);
@@ -149,29 +148,7 @@ bool Recipes::must_stay(const Range& range) const {
   const Content* content = find(range);
   if (content != nullptr && content->reading > 0) return true;
   if (content == nullptr || content->needed == 0 || content->dropped) return false;
-  return content->step == nullptr || chain_of(*content) > kLongestChain;
-}
-
-std::optional<std::uint64_t> Recipes::making_ns(const Range& range) const {
-  std::array<const Step*, kMostPriced> steps;
-  std::size_t count = 0;
-  const auto visit = [&](const Content& content) {
-    const Step* step = content.step.get();
-    const auto end = steps.begin() + static_cast<std::ptrdiff_t>(count);
-    if (std::find(steps.begin(), end, step) != end) return true;
-    if (count == steps.size()) return false;
-    steps[count++] = step;
-    return true;
-  };
-  std::uint64_t ns = 0;
-  visit(*find(range));
-  for (std::size_t i = 0; i < count; ++i) {
-    ns += steps[i]->ns;
-    for (const auto& source : steps[i]->sources) {
-      if ((source->holder == nullptr || source->dropped) && !visit(*source)) return std::nullopt;
-    }
-  }
-  return ns;
+  return content->step == nullptr || chain_of(*content) > kLongestChain || makes_dear(range);
 }
 
 std::vector<Range*> Recipes::dependents(const Range& range) const {
@@ -195,17 +172,24 @@ std::vector<Range*> Recipes::dependents(const Range& range) const {
   return found;
 }
 
+void Recipes::set_dropped(Content& content, bool dropped, std::optional<std::uint64_t> worth_ns) {
+  priced_ += worth_ns.has_value();
+  priced_ -= content.worth_ns.has_value();
+  content.dropped = dropped;
+  content.worth_ns = worth_ns;
+}
+
 // --- what is done ---------------------------------------------------------------------------------------------
 
-void Recipes::drop(Range& range) {
+void Recipes::drop(Range& range, std::optional<std::uint64_t> worth_ns) {
   Content& content = *find(range);
-  content.dropped = true;
+  set_dropped(content, true, worth_ns);
   update(content);
 }
 
 void Recipes::restore(Range& range) {
   Content& content = *find(range);
-  content.dropped = false;
+  set_dropped(content, false);
   update(content);
 }
 

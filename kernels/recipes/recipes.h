@@ -38,6 +38,7 @@ struct Step;
 struct Content {
   Range* holder = nullptr;     // the tensor whose present content it is; nullptr: freed or overwritten
   bool dropped = false;        // the holder's data, or a part of it, is gone
+  std::optional<std::uint64_t> worth_ns;  // dropped: what making it again may take at most; nothing: whatever it takes
   bool making = false;         // it would have to be made: counted in its step's `needed`
   std::uint32_t needed = 0;    // steps that would have to run and read it
   std::uint32_t reading = 0;   // runs under way that read it where its holder has it
@@ -88,7 +89,8 @@ class Recipes {
   bool can_make(const Range& range) const;
   // Whether a run under way reads it in the tensor.
   bool being_read(const Range& range) const;
-  // Whether a run under way or something dropped needs a content that would be lost without this tensor.
+  // Whether a run under way or something dropped needs a content that would be lost without this tensor, or would take more to
+  // make than it is worth.
   bool must_stay(const Range& range) const;
   // What making it again would take, as far as that is known; nothing if that is too many steps. Pre: can_make().
   std::optional<std::uint64_t> making_ns(const Range& range) const;
@@ -96,8 +98,9 @@ class Recipes {
   std::vector<Range*> dependents(const Range& range) const;
 
   // --- what is done -----------------------------------------------------------------------------------------
-  // Data of the tensor is gone, and all of it is back. Pre: can_make().
-  void drop(Range& range);
+  // Data of the tensor is gone, and all of it is back. Pre: can_make(). `worth_ns`: what making it again may take at most, in
+  // kMostPriced steps, whatever becomes of what it is made of; nothing: whatever it takes (a plan has counted it).
+  void drop(Range& range, std::optional<std::uint64_t> worth_ns = {});
   void restore(Range& range);
   bool dropped(const Range& range) const;
 
@@ -130,10 +133,15 @@ class Recipes {
   void need(Step& step);
   void unneed(Step& step);
   void lose(Content& content);
+  // The same if this tensor did not hold what it does.
+  std::optional<std::uint64_t> making_ns(const Range& range, const Content* without) const;
+  bool makes_dear(const Range& range) const;
+  void set_dropped(Content& content, bool dropped, std::optional<std::uint64_t> worth_ns = {});
 
   std::unordered_map<const Range*, std::shared_ptr<Content>> held_;
   std::vector<Range*> released_;
   std::uint64_t steps_ = 0;
+  std::size_t priced_ = 0;  // contents that are dropped and have a worth
 };
 
 }  // namespace vt

@@ -10,6 +10,7 @@ least peak a budget leaves a choice: the fastest.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +32,7 @@ from .rotor import Schedule, fill_tables
 _BLOCKS = 64  # layers of the chain by which the fastest is looked for
 _EFFORT = 60_000  # operations to look at, in all schedules that are tried
 
-__all__ = ["Checkpoints", "analyze_segments", "best_checkpoints", "checkpoints_at"]
+__all__ = ["Checkpoints", "analyze_segments", "best_checkpoints", "checkpoints_at", "every_root"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,22 @@ def _between(trace: Trace, chain: Chain, found: list[Candidate], layers: set[int
 
 
 def best_checkpoints(trace: Trace) -> Checkpoints:
-    """Those of the least peak. Raises as :func:`find_chain` and :func:`checkpoints_at`."""
+    """Those of the least peak. Raises as :func:`find_chain` and :func:`checkpoints_at`.
+
+    The chain is a model of the iteration: in short ones, where much else is alive, a rule of thumb may come out lower.
+    """
     chain = find_chain(trace)
     _, layers = least_peak(chain.leaves, chain.across)
-    return checkpoints_at(trace, chain, layers)
+    ways = [checkpoints_at(trace, chain, layers)]
+    with contextlib.suppress(LgmError):
+        ways.append(checkpoints_at(trace, chain, every_root(chain)))
+    return min(ways, key=lambda way: (way.plan.prediction.peak_chunks, way.plan.trace.seconds))
+
+
+def every_root(chain: Chain) -> list[int]:
+    """Layers of a chain of n by the usual rule: every square root of n-th, and the last."""
+    n = len(chain.rows)
+    return sorted({*range(0, n, max(round(n**0.5), 1)), n - 1})
 
 
 def analyze_segments(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..bounds.copies import least_seconds, least_seconds_in_windows
 from ..bounds.mixes import least_seconds_of_any_mix
-from ..checkpoints.segments import Checkpoints, checkpoints_at
+from ..checkpoints.segments import Checkpoints, checkpoints_at, every_root
 from ..errors import LgmError
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
 from ..iteration.needs import smallest_budget
@@ -245,7 +245,7 @@ def checkpoints(trace: Trace, best: Checkpoints) -> str:
     ways = [("everything kept", before, 1.0)]
     for name, found in (
         ("these", best),
-        (f"every {root}th layer", checkpoints_at(trace, chain, sorted({*range(0, n, root), n - 1}))),
+        (f"every {root}th layer", checkpoints_at(trace, chain, every_root(chain))),
     ):
         p = found.plan.prediction
         ways.append((name, p.peak_chunks, found.plan.trace.seconds / trace.seconds))

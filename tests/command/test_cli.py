@@ -47,6 +47,12 @@ def test_an_unmodified_script(script: Path) -> None:
     assert "moved out" in done.stderr and "16.00 MiB" in done.stderr
 
 
+def test_a_budget_behind_the_script_is_told_from_ours(script: Path) -> None:
+    done = run("run", str(script), "--budget", "4GiB")
+    assert done.returncode == 0, done.stderr
+    assert "what stands behind the script is the script's own; vtensor's --budget comes before it" in done.stderr
+
+
 def test_a_module(script: Path) -> None:
     for arguments in (["a"], ["-q", "--budget", "x", "-m", "a"]):
         done = run("run", "--budget", "16MiB", "-m", "train", *arguments, cwd=script.parent)
@@ -148,6 +154,8 @@ def test_workers_send_back_objects_of_its_classes(script: Path) -> None:
         (["run", "--save-trace", "/nowhere/t.npz", __file__], "there is no directory /nowhere"),
         (["run", "--save-trace", "/tmp", __file__], "--save-trace=/tmp is a directory; name a file"),
         (["run", "--save-trace", "/proc/t.npz", __file__], "no file can be written in /proc"),
+        (["run", "--budget", "1GiB", "--spill-dir", "", __file__], "spill_dir='' is not a directory"),
+        (["build", "--to", ""], "--to: no directory is named"),
         (["demo", "--steps", "3"], "at least 8 steps"),
         (["demo", "--fraction", "7"], "fraction"),
     ],

@@ -106,6 +106,10 @@ MUTATIONS = {
     "a source is freed": Mutation(
         REMAKE, "  if (recipes_.must_stay(range)) return range.orphaned = true;\n", "", REMAKING
     ),
+    "what was cheap to make is made of ever more": Mutation(RECIPES, " || makes_dear(range);", ";", REMAKING),
+    "what it would take is not asked as if it were gone": Mutation(
+        "recipes/prices.cpp", " || source.get() == without;", ";\n      (void)without;", REMAKING
+    ),
     "a source that was dropped is read where it was": Mutation(
         RECIPES,
         "if (source->holder == nullptr || source->dropped) visit",

@@ -54,9 +54,10 @@ Use use_of(Range& range, bool write = false) { return {&range, 0, range.chunks, 
 struct Runner final : Remaker {
   explicit Runner(Engine& given) : engine(given) {}
   Engine& engine;
-  std::atomic<std::size_t> steps{0};
+  std::atomic<std::size_t> steps{0}, longest{0};
 
   void run(const Recipes::Run& run, const Take& take, bool) override {
+    longest = std::max(longest.load(), run.entries.size());
     for (int attempt = 0; attempt < 3; ++attempt) {
       try {
         return run_once(run, take);
@@ -349,6 +350,58 @@ TEST(every_call_of_the_driver_fails_once) {
       world.close();
     }
   }
+}
+
+// Each step's weights are made of those before and of gradients, which the program frees when the new ones have left.
+TEST(what_was_cheap_to_make_when_it_left_stays_so) {
+  World world(10, Leaving::drop);
+  Engine& engine = *world.engine;
+  const auto made_of = [&](const std::vector<Tensor>& sources) {
+    auto operation = std::make_unique<Arithmetic>();
+    operation->bytes = kChunk;
+    std::vector<Range*> ranges;
+    std::vector<Use> uses;
+    std::vector<Value> values;
+    for (const Tensor& source : sources) {
+      ranges.push_back(source.range);
+      uses.push_back(use_of(*source.range));
+      values.push_back(source.value);
+    }
+    const Value value = operation->of(values);
+    engine.pin_and_fetch(uses, "seen");
+    for (const Tensor& source : sources) CHECK(holds(*source.range, source.value));
+    auto step = engine.remake().begin(std::move(operation), ranges);
+    Range* const made = engine.find(engine.allocate(kChunk, "seen", Lane::none, true));
+    fill(*made, value);
+    engine.remake().end(std::move(step), {&made, 1});
+    made->pins.fetch_sub(1);
+    for (const Use& use : uses) engine.unpin(use);
+    return Tensor{made, value};
+  };
+  const auto free_all = [&](std::vector<Tensor>& tensors) {
+    for (const Tensor& tensor : tensors) engine.free(reinterpret_cast<void*>(tensor.range->base));
+    tensors.clear();
+  };
+  std::vector<Tensor> weights, gradients, others;
+  for (int layer = 0; layer < 4; ++layer) weights.push_back(made_of({}));
+  for (int iteration = 0; iteration < 40; ++iteration) {
+    for (const Tensor& weight : weights) {
+      for (int i = 0; i < 4; ++i) others.push_back(made_of({i == 0 ? weight : others.back()}));
+      gradients.push_back(made_of({others.back(), weight}));
+      free_all(others);
+    }
+    std::vector<Tensor> before = std::move(weights);
+    weights.clear();
+    for (std::size_t layer = 0; layer < 4; ++layer) weights.push_back(made_of({before[layer], gradients[layer]}));
+    for (int i = 0; i < 6; ++i) others.push_back(made_of({}));  // the weights leave
+    free_all(before);
+    free_all(gradients);
+    free_all(others);
+  }
+  CHECK(world.runner->steps > 0);
+  CHECK(world.runner->longest <= Recipes::kMostPriced);
+  free_all(weights);
+  world.close();
 }
 
 TEST(a_managed_session_ends_with_what_was_dropped) {

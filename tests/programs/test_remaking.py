@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lgm
 import vtensor
+from lgm.checkpoints.segments import best_checkpoints, checkpoints_at, every_root
 from vtensor import native, planning
 
 from ..identity import PAGE, check_identity, check_same, same, seeded
@@ -357,6 +358,59 @@ def test_what_leaves_without_a_plan_is_cheap_to_make_again() -> None:
         assert vtensor.residency(cheap).dropped > 0
         assert vtensor.residency(dear).dropped == 0
         assert (cheap == a + b).all()
+
+
+@pytest.mark.parametrize(("policy", "recompute", "budget"), [("delta", "auto", 4_915_200), ("lru", "only", 9 << 20)])
+def test_weights_that_are_new_tensors_are_not_made_of_all_steps_before(
+    policy: Any, recompute: Any, budget: int
+) -> None:
+    """Each step's are cheap to make of those before and of gradients, which are freed when the new ones have left."""
+
+    def program() -> Any:
+        torch.manual_seed(0)
+        net = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(256, 256), nn.GELU(), nn.Dropout(0.1))))
+        weights = {name: value.detach().clone().requires_grad_() for name, value in net.named_parameters()}
+        for step in range(8):
+            drawn = torch.Generator().manual_seed(step)
+            x, y = (torch.randn(256, 256, generator=drawn) for _ in range(2))
+            loss = nn.functional.mse_loss(torch.func.functional_call(net, weights, (x,)), y)
+            slopes = torch.autograd.grad(loss, list(weights.values()))
+            weights = {
+                name: (value - 0.1 * slope).detach().requires_grad_()
+                for (name, value), slope in zip(weights.items(), slopes, strict=True)
+            }
+        return list(weights.values())
+
+    plain = program()
+    with vtensor.enabled(budget, chunk="64KiB", min_size="16KiB", device="cpu", policy=policy, recompute=recompute):
+        assert same(plain, program())
+        stats = vtensor.memory_stats()
+    assert stats["drops"] > 0
+    assert stats["oversize"] < 50  # makings so deep have no room: 7,000 and more
+
+
+def test_what_cannot_be_made_again_is_said_to_fill_the_budget() -> None:
+    with vtensor.enabled("1MiB", chunk=PAGE, min_size=1, recompute="only", oversize="raise"):
+        kept = [torch.rand(1 << 16) for _ in range(3)]
+        with pytest.raises(torch.OutOfMemoryError, match="nothing that is there may leave"):
+            kept += [torch.rand(1 << 16) for _ in range(3)]
+
+
+def test_the_best_checkpoints_are_no_worse_than_a_rule_of_thumb(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.GELU())))
+    optimizer = torch.optim.AdamW(net.parameters())
+    with vtensor.enabled("64MiB", chunk=PAGE, min_size=PAGE, device="cpu"):
+        vtensor.record()
+        for _ in range(3):
+            net(torch.randn(1024, 512)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        vtensor.save_trace(tmp_path / "t.npz")
+    trace = lgm.load_trace(tmp_path / "t.npz")
+    best = best_checkpoints(trace)
+    rule = checkpoints_at(trace, best.chain, every_root(best.chain))
+    assert best.plan.prediction.peak_chunks <= rule.plan.prediction.peak_chunks
 
 
 def train_convolutions(rows: Iterable[int]) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from ..logs import say
 
 __all__ = ["build", "demo", "doctor", "fit", "run", "script_of"]
 
@@ -29,6 +30,8 @@ def run(options: argparse.Namespace) -> int:
     _check_can_write(options, "report")
     if options.report is not None and importlib.util.find_spec("plotly") is None:
         raise ConfigError("--report needs plotly: pip install plotly")
+    if options.budget is None and any(word.split("=")[0] == "--budget" for word in script_of(options)[1:]):
+        say("vtensor: what stands behind the script is the script's own; vtensor's --budget comes before it")
     session.enable(
         options.budget,
         device=options.device,
@@ -138,6 +141,8 @@ def doctor(_options: argparse.Namespace) -> int:
 def build(options: argparse.Namespace) -> int:
     from .. import native
 
+    if options.to == "":
+        raise ConfigError("--to: no directory is named")
     if options.to is not None:
         os.environ["VTENSOR_CACHE"] = str(Path(options.to).absolute())
     native.load()

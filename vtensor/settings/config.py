@@ -244,7 +244,7 @@ def make_config(
     if spill_dir is not None and recompute == "only":
         raise ConfigError("recompute='only' copies nothing, so spill_dir= would stay empty; leave one of them out")
     directory = str(Path(spill_dir).absolute()) if spill_dir else ""
-    if directory and not Path(directory).is_dir():
+    if spill_dir is not None and not (directory and Path(directory).is_dir()):
         raise ConfigError(f"spill_dir={str(spill_dir)!r} is not a directory; create it first")
     if host is not None:
         host_bytes = parse_bytes(host, "host")
