@@ -133,8 +133,9 @@ class Recipes {
   void need(Step& step);
   void unneed(Step& step);
   void lose(Content& content);
-  // The same if this tensor did not hold what it does.
+  // The same as making_ns(), if no tensor held `without`.
   std::optional<std::uint64_t> making_ns(const Range& range, const Content* without) const;
+  // Whether something dropped would take more to make than it is worth, if this tensor did not hold what it does.
   bool makes_dear(const Range& range) const;
   void set_dropped(Content& content, bool dropped, std::optional<std::uint64_t> worth_ns = {});
 

@@ -173,10 +173,9 @@ def _perfetto(options: argparse.Namespace) -> int:
 
 def _count(text: str) -> int:
     """A whole number of lines, or none."""
-    count = int(text)
-    if count < 0:
-        raise argparse.ArgumentTypeError(f"{count} lines cannot be shown")
-    return count
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} lines cannot be shown")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -79,7 +79,7 @@ def test_sizes_that_differ_are_told(script: Path) -> None:
 
 
 def test_a_script_that_closes_stdout_or_catches_its_end(script: Path) -> None:
-    body = TRAIN.format(steps=400, rows=512).replace("optimizer.step();", "step_or_go_on();")
+    body = TRAIN.format(steps=400, rows=128).replace("optimizer.step();", "step_or_go_on();")
     script.write_text(
         "import sys\nsys.stdout.close()\n"
         "def step_or_go_on():\n    try:\n        optimizer.step()\n    except SystemExit:\n        caught.append(1)\n"

@@ -7,12 +7,8 @@ what is dropped and made again. A case that survives means a promise nothing hol
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,45 +138,39 @@ Result = subprocess.CompletedProcess[str]
 
 def build_and_run(tree: Path, name: str) -> Result:
     native, program = tree / "tests/native", f"build/plain/{name}"
-    subprocess.run(["make", "DEBUG=", program], cwd=native, check=True, capture_output=True)
+    subprocess.run(["make", "DEBUG=", "OPTIMIZE=-O0", program], cwd=native, check=True, capture_output=True)
     return subprocess.run([native / program], capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Result]]]:
-    """What a program says over each broken core; its name for the core as it is. Built side by side: it takes long."""
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree in which the core is compiled as it is: as `make sanitize` left it, where that has run."""
     if shutil.which("make") is None or shutil.which("g++") is None:
         pytest.skip("needs make and g++")
+    tree = tmp_path_factory.mktemp("whole")
+    shutil.copytree(ROOT / "kernels", tree / "kernels")
+    (tree / "tests").mkdir()
+    shutil.copytree(ROOT / "tests/native", tree / "tests/native", ignore=shutil.ignore_patterns("asan", "tsan"))
     programs = [f"build/plain/{name}" for name in (ORDER, REMAKING)]
-    subprocess.run(["make", "-j2", *programs], cwd=ROOT / "tests/native", check=True, capture_output=True)
-    whole = tmp_path_factory.mktemp("whole")
-    shutil.copytree(ROOT / "kernels", whole / "kernels")
-    (whole / "tests").mkdir()
-    shutil.copytree(ROOT / "tests/native", whole / "tests/native", ignore=shutil.ignore_patterns("asan", "tsan"))
-
-    def with_break(mutation: Mutation) -> Result:
-        with tempfile.TemporaryDirectory() as scratch:
-            tree = shutil.copytree(whole, Path(scratch) / "tree")
-            source = tree / "kernels" / mutation.file
-            text = source.read_text()
-            assert text.count(mutation.before) == 1, "the line to break is not there any more"
-            source.write_text(text.replace(mutation.before, mutation.after))
-            return build_and_run(tree, mutation.program)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        futures = {name: pool.submit(with_break, mutation) for name, mutation in MUTATIONS.items()}
-        yield {**{name: pool.submit(build_and_run, whole, name) for name in (ORDER, REMAKING)}, **futures}
-        pool.shutdown(cancel_futures=True)
+    subprocess.run(["make", "-j2", *programs], cwd=tree / "tests/native", check=True, capture_output=True)
+    return tree
 
 
 @pytest.mark.parametrize("name", [ORDER, REMAKING])
-def test_it_passes_as_it_is(results: dict[str, Future[Result]], name: str) -> None:
-    result = results[name].result()
+def test_it_passes_as_it_is(whole: Path, name: str) -> None:
+    result = build_and_run(whole, name)
     assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_break_is_noticed(results: dict[str, Future[Result]], name: str) -> None:
-    result = results[name].result()
+def test_a_break_is_noticed(whole: Path, name: str, tmp_path: Path) -> None:
+    mutation = MUTATIONS[name]
+    tree = shutil.copytree(whole, tmp_path / "tree")
+    source = tree / "kernels" / mutation.file
+    text = source.read_text()
+    assert text.count(mutation.before) == 1, "the line to break is not there any more"
+    source.write_text(text.replace(mutation.before, mutation.after))
+    result = build_and_run(tree, mutation.program)
+    shutil.rmtree(tree)
     assert result.returncode != 0
     print(f"{name}: {result.stderr.strip().splitlines()[-1]}")

@@ -76,6 +76,8 @@ def test_fit_says_what_it_assumes_and_takes_what_it_is_given(
     trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lgm.fitting.fits, "SIZES", ())  # the GPU's own memory alone
+    for shares in ("_SHARES", "_MANY_SHARES"):
+        monkeypatch.setattr(lgm.fitting.fits, shares, (0.5,))
     for speeds, assumed in ((["--link-in", "2MB/s"], True), (["--link-in", "2MB/s", "--link-out", "1MB/s"], False)):
         assert main(["fit", trace, *speeds]) == 0
         assert ("assumed: copies at" in capsys.readouterr().out) == assumed

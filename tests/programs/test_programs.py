@@ -78,8 +78,11 @@ def training(
     return model.state_dict(), losses, optimizer.state_dict()["state"], [p.grad for p in model.parameters()]
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+# One of each sort with all cores, the others with one.
+@pytest.mark.parametrize(
+    "optimizer",
+    [pytest.param(name, marks=[pytest.mark.alone] * (name in ("adamw", "sgd_foreach"))) for name in OPTIMIZERS],
+)
 @pytest.mark.parametrize("model", MODELS)
 def test_training(model: str, optimizer: str) -> None:
     def program() -> Any:

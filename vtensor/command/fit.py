@@ -39,8 +39,8 @@ _ALL_AGREE = 1.25  # of all but a quarter at either end, the longest to the shor
 _ALIKE = 5  # iterations of one kind, at least
 _MOST = 20  # iterations until it is said that times do not agree
 _COPYING = 7  # iterations under half of the peak
-_PATIENCE = 3  # times that a script may catch what ends it
 _TOUCHING = 2  # the first of them: they touch memory of the host that was never touched
+_PATIENCE = 3  # times that a script may catch what ends it
 
 
 class _Enough(SystemExit):
