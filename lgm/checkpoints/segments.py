@@ -11,6 +11,7 @@ least peak a budget leaves a choice: the fastest.
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,7 +33,7 @@ from .rotor import Schedule, fill_tables
 _BLOCKS = 64  # layers of the chain by which the fastest is looked for
 _EFFORT = 60_000  # operations to look at, in all schedules that are tried
 
-__all__ = ["Checkpoints", "analyze_segments", "best_checkpoints", "checkpoints_at", "every_root"]
+__all__ = ["Checkpoints", "analyze_segments", "best_checkpoints", "checkpoints_at", "every_root", "root_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,15 @@ def best_checkpoints(trace: Trace) -> Checkpoints:
     return min(ways, key=lambda way: (way.plan.prediction.peak_chunks, way.plan.trace.seconds))
 
 
+def root_of(chain: Chain) -> int:
+    """Every so many layers one is kept by the usual rule: the square root of how many there are."""
+    return max(round(math.sqrt(len(chain.rows))), 1)
+
+
 def every_root(chain: Chain) -> list[int]:
-    """Layers of a chain of n by the usual rule: every square root of n-th, and the last."""
+    """Layers by that rule, and the last."""
     n = len(chain.rows)
-    return sorted({*range(0, n, max(round(n**0.5), 1)), n - 1})
+    return sorted({*range(0, n, root_of(chain)), n - 1})
 
 
 def analyze_segments(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..bounds.copies import least_seconds, least_seconds_in_windows
 from ..bounds.mixes import least_seconds_of_any_mix
-from ..checkpoints.segments import Checkpoints, checkpoints_at, every_root
+from ..checkpoints.segments import Checkpoints, checkpoints_at, every_root, root_of
 from ..errors import LgmError
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
 from ..iteration.needs import smallest_budget
@@ -239,17 +239,15 @@ def _events(plan: Plan, life: Lifetimes, moves: Moves, line: Timeline) -> list[d
 def checkpoints(trace: Trace, best: Checkpoints) -> str:
     """What the best checkpoints keep, and what they do beside every n-th layer by the rule of the square root."""
     chain = best.chain
-    n = len(chain.rows)
-    root = max(round(n**0.5), 1)
     before = analyze_lifetimes(trace).peak
     ways = [("everything kept", before, 1.0)]
     for name, found in (
         ("these", best),
-        (f"every {root}th layer", checkpoints_at(trace, chain, every_root(chain))),
+        (f"every {root_of(chain)}th layer", checkpoints_at(trace, chain, every_root(chain))),
     ):
         p = found.plan.prediction
         ways.append((name, p.peak_chunks, found.plan.trace.seconds / trace.seconds))
-    lines = [f"  a chain of {n} layers; kept are what is alive after"]
+    lines = [f"  a chain of {len(chain.rows)} layers; kept are what is alive after"]
     for k in best.layers:
         lines.append(f"    {format_bytes(chain.across[k]):>12}   layer {k}, {describe(trace, int(chain.rows[k]))}")
     lines.append(f"  {'':<20} {'peak':>12} {'of the peak':>12} {'step':>9}")

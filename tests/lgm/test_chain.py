@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm.checkpoints import best_checkpoints, checkpoints_at, find_chain
+from lgm.checkpoints import best_checkpoints, checkpoints_at, find_chain, least_peak
 from lgm.iteration import analyze_lifetimes
 
 from .random_traces import CHUNK, build
@@ -34,6 +34,12 @@ def test_the_chain_is_what_was_built() -> None:
     assert chain.across.tolist() == [CHUNK] * 8 + [0]
 
 
+def peak_by_the_chain(trace: lgm.Trace) -> int:
+    """What the dynamic program's own layers come to."""
+    chain = find_chain(trace)
+    return checkpoints_at(trace, chain, least_peak(chain.leaves, chain.across)[1]).plan.prediction.peak_chunks
+
+
 @pytest.mark.parametrize("layers", [4, 9, 25, 64])
 def test_the_best_are_better_than_every_root(layers: int) -> None:
     trace = chained(layers)
@@ -41,6 +47,7 @@ def test_the_best_are_better_than_every_root(layers: int) -> None:
     lgm.validate(best.plan)
     root = round(layers**0.5)
     other = checkpoints_at(trace, best.chain, sorted({*range(0, layers, root), layers - 1}))
+    assert peak_by_the_chain(trace) <= other.plan.prediction.peak_chunks  # without the rule to fall back on
     assert best.plan.prediction.peak_chunks <= other.plan.prediction.peak_chunks
     if layers > 4:
         assert best.plan.prediction.peak_chunks < analyze_lifetimes(trace).peak / 1.5
@@ -56,6 +63,7 @@ def test_real_models_need_less_than_by_the_rule_of_the_root(name: str) -> None:
     n = len(best.chain.rows)
     root = round(n**0.5)
     other = checkpoints_at(trace, best.chain, sorted({*range(0, n, root), n - 1}))
+    assert peak_by_the_chain(trace) <= other.plan.prediction.peak_chunks
     assert best.plan.prediction.peak_chunks <= other.plan.prediction.peak_chunks
     assert best.plan.trace.seconds < 1.35 * trace.seconds
     assert best.plan.prediction.peak_chunks < analyze_lifetimes(trace).peak
