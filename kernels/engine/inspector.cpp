@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/messages.h"
+
 namespace vt {
 
 Snapshot Inspector::snapshot() {
@@ -151,8 +153,7 @@ std::string Inspector::out_of_memory(const Status& why, Bytes bytes, const char*
   std::string text = "vtensor: cannot allocate " + format_bytes(bytes);
   if (operation != nullptr) text += std::string(" for ") + operation;
   const bool copies = ground_.copies();
-  text += std::string(": ") + (copies || why.code != Code::nothing_leaves ? describe(why) : "nothing that is there may leave") +
-          ".\n  budget " + format_bytes(ground_.bytes_of(pool_.capacity())) + ", in use " +
+  text += ": " + why_no_chunk(why, copies) + ".\n  budget " + format_bytes(ground_.bytes_of(pool_.capacity())) + ", in use " +
           format_bytes(ground_.bytes_of(chunks_.used())) + ", pinned by running operations " + format_bytes(pinned) +
           "; live tensors " + format_bytes(ground_.counters.tensor_bytes.current) + "; host store (" + store.name() + ") " +
           format_bytes(ground_.bytes_of(store.used())) + " of " + format_bytes(ground_.bytes_of(store.capacity())) +
@@ -163,8 +164,7 @@ std::string Inspector::out_of_memory(const Status& why, Bytes bytes, const char*
       break;
     case Code::nothing_leaves:
       if (!copies) {
-        text += "recompute='only' copies nothing, and what cannot be made again stays. What would help: a larger budget, "
-                "recompute='auto', or a smaller batch.";
+        text += "What would help: a larger budget, recompute='auto', or a smaller batch.";
         break;
       }
       text += "One operation needs more than the budget at once. What would help: a budget of at least " +

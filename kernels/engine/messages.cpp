@@ -36,4 +36,9 @@ void warn_host_full(Bytes capacity) {
       "or spill_dir= on a disk with room, would help.\n");
 }
 
+std::string why_no_chunk(const Status& status, bool copies) {
+  if (copies || status.code != Code::nothing_leaves) return describe(status);
+  return "recompute='only' copies nothing, and what is left cannot be made again";
+}
+
 }  // namespace vt

@@ -1,6 +1,8 @@
 // What the engine says to people in the middle of its work. Needs nothing of the engine; any thread.
 #pragma once
 
+#include <string>
+
 #include "base/types.h"
 
 namespace vt {
@@ -10,5 +12,7 @@ namespace vt {
 void warn_oversize(const char* operation, Bytes budget, bool overdrawn, bool copies);
 // Once in a process: an operation that cannot be stopped any more needs a slot, and the host store is full.
 void warn_host_full(Bytes capacity);
+// Why there is no chunk, where what leaves is copied, or may only be dropped.
+std::string why_no_chunk(const Status& status, bool copies);
 
 }  // namespace vt

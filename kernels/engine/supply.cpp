@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "engine/messages.h"
+
 namespace vt {
 
 namespace {
@@ -108,11 +110,8 @@ void Supply::resize(Lock& lock, std::size_t budget_chunks) {
         continue;
       }
     }
-    const bool copies_nothing = status.code == Code::nothing_leaves && !ground_.copies();
     throw OutOfMemory("cannot change the budget from " + format_bytes(ground_.bytes_of(pool_.capacity())) + " to " +
-                      format_bytes(ground_.bytes_of(budget_chunks)) + ": " +
-                      (copies_nothing ? "what is left cannot be made again, and recompute='only' copies nothing"
-                                      : describe(status)) +
+                      format_bytes(ground_.bytes_of(budget_chunks)) + ": " + why_no_chunk(status, ground_.copies()) +
                       ". The old budget stays in force and nothing was lost.");
   }
 }

@@ -95,9 +95,11 @@ def device_of(options: argparse.Namespace, trace: Trace) -> Device:
     if chunks < 1:
         raise LgmError(f"--budget {budget} holds not one chunk of {format_bytes(trace.chunk_bytes)}")
     gpu = gpu_of(options)
-    link = options.link or (f"{max(gpu.link, 1):.0f}B/s" if gpu is not None else ASSUMED)
+    link = ASSUMED_LINK if gpu is None else gpu.link or 1.0  # between one memory and itself nothing is to be copied
+    if options.link:
+        link = parse_speed(options.link, "--link")
     out, back = (
-        parse_speed(given or link, name if given else "--link")
+        parse_speed(given, name) if given else link
         for name, given in (("--link-out", options.link_out), ("--link-in", options.link_in))
     )
     costs = HOST_COSTS if options.device == "host" else {}

@@ -28,6 +28,7 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
+_SLOWEST = 1000.0  # bytes a second: slower is a number that somebody gave no unit
 _TOO_MUCH = 1 << 60  # bytes: of several such sizes the sum still is a number of C
 _SHARE = re.compile(r"\s*(?:([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%|(0?\.[0-9]+|1\.0*))\s*")
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
@@ -84,16 +85,20 @@ def parse_speed(value: float | str, name: str = "link") -> float:
     Raises
     ------
     ValueError
-        If it is no speed, or not positive.
+        If it is no speed, or less than that of anything that data goes through.
     """
     if isinstance(value, str):
         size = re.sub(r"/s(ec)?\s*$", "", value)
         if _SIZE.fullmatch(size) is None:
             raise ValueError(f"{name}={value!r} is not a speed; write bytes a second, or a text such as '12GB/s'")
-        return float(parse_bytes(size, name))
-    if not 0 < value < math.inf:
+        speed = float(parse_bytes(size, name))
+    else:
+        speed = float(value)
+    if not 0 < speed < math.inf:
         raise ValueError(f"{name} must be positive bytes a second, got {value}")
-    return float(value)
+    if speed < _SLOWEST:
+        raise ValueError(f"{name}={value} is {speed:g} bytes a second; write it with a unit, as '12GB/s'")
+    return speed
 
 
 def format_speed(speed: float) -> str:

@@ -169,6 +169,9 @@ def test_nobody_looks_on_where_stderr_is_closed(closed: bool, monkeypatch: pytes
 def test_units() -> None:
     assert parse_bytes("1.5 KiB") == 1536
     assert parse_speed("6GB/s") == 6e9 == parse_speed(format_speed(6e9))
+    for bad in ("1", 12, "500B/s"):
+        with pytest.raises(ValueError, match="write it with a unit"):
+            parse_speed(bad)
     assert [parse_share(text) for text in ("40%", " .5 ", 0.25, "1.0", "100 %")] == [0.4, 0.5, 0.25, 1.0, 1.0]
     assert [parse_share(size) for size in ("4GiB", "1", 3.0, "40")] == [None] * 4
     for bad in ("0%", "101%", 1.5, -0.5):

@@ -114,6 +114,46 @@ struct Tensor {
   bool given_away = false;
 };
 
+// What an operation reads, and what it must find there.
+struct Sources {
+  std::vector<Use> uses;
+  std::vector<Range*> ranges;
+  std::vector<Value> values;
+
+  void add(const Tensor& tensor, bool write = false) {
+    uses.push_back(use_of(*tensor.range, write));
+    ranges.push_back(tensor.range);
+    values.push_back(tensor.value);
+  }
+  void fetch(Engine& engine, const char* operation) const {
+    engine.pin_and_fetch(uses, operation);
+    for (std::size_t i = 0; i < uses.size(); ++i) CHECK(holds(*uses[i].range, values[i]));
+  }
+  void release(Engine& engine) const {
+    for (const Use& use : uses) engine.unpin(use);
+  }
+};
+
+// By an operation that is seen. Raises OutOfMemory where a call of the driver fails.
+Tensor make_of(Engine& engine, const Sources& sources, std::unique_ptr<Arithmetic> operation) {
+  const Value value = operation->of(sources.values);
+  const Bytes bytes = operation->bytes;
+  sources.fetch(engine, "make");
+  const auto step = engine.remake().begin(std::move(operation), sources.ranges);
+  Range* range = nullptr;
+  try {
+    range = engine.find(engine.allocate(bytes, "make", Lane::none, true));
+  } catch (const OutOfMemory&) {
+    sources.release(engine);
+    throw;
+  }
+  fill(*range, value);
+  if (step != nullptr) engine.remake().end(step, {&range, 1});
+  range->pins.fetch_sub(1);
+  sources.release(engine);
+  return {range, value};
+}
+
 class Program {
  public:
   Program(Engine& engine, std::uint32_t seed, bool alone) : engine_(engine), random_(seed), alone_(alone) {}
@@ -155,27 +195,12 @@ class Program {
     auto operation = std::make_unique<Arithmetic>();
     operation->id = random_();
     operation->bytes = (1 + draw(3)) * kChunk - draw(2) * sizeof(Value);
-    std::vector<Use> uses;
-    std::vector<Range*> sources;
-    std::vector<Value> values;
-    pick_sources(&uses, &sources, &values);
-    const Value value = operation->of(values);
-    const Bytes bytes = operation->bytes;
-    engine_.pin_and_fetch(uses, "make");
-    check(uses, values);
-    const auto seen = engine_.remake().begin(std::move(operation), sources);
-    Range* range = nullptr;
+    Sources sources;
+    pick(&sources);
     try {
-      range = engine_.find(engine_.allocate(bytes, "make", Lane::none, true));
+      tensors_.push_back(make_of(engine_, sources, std::move(operation)));
     } catch (const OutOfMemory&) {  // a call of the driver failed
-      for (const Use& use : uses) engine_.unpin(use);
-      return;
     }
-    fill(*range, value);
-    if (seen != nullptr) engine_.remake().end(seen, {&range, 1});
-    range->pins.fetch_sub(1);
-    for (const Use& use : uses) engine_.unpin(use);
-    tensors_.push_back({range, value});
   }
 
   // Seen, or as by an operation that cannot be run again.
@@ -183,33 +208,23 @@ class Program {
     Tensor& target = any();
     auto operation = std::make_unique<Arithmetic>();
     operation->id = random_();
-    std::vector<Use> uses{use_of(*target.range, true)};
-    std::vector<Range*> sources{target.range};
-    std::vector<Value> values{target.value};
-    pick_sources(&uses, &sources, &values);
-    const Value value = operation->of(values);
-    engine_.pin_and_fetch(uses, "overwrite");
-    check(uses, values);
+    Sources sources;
+    sources.add(target, true);
+    pick(&sources);
+    const Value value = operation->of(sources.values);
+    sources.fetch(engine_, "overwrite");
     std::shared_ptr<Step> step;
-    if (seen) step = engine_.remake().begin(std::move(operation), sources);
+    if (seen) step = engine_.remake().begin(std::move(operation), sources.ranges);
     engine_.remake().before_write(*target.range);
     fill(*target.range, value);
     target.value = value;
     if (step != nullptr) engine_.remake().end(step, {&target.range, 1});
-    for (const Use& use : uses) engine_.unpin(use);
+    sources.release(engine_);
   }
 
-  void pick_sources(std::vector<Use>* uses, std::vector<Range*>* sources, std::vector<Value>* values) {
+  void pick(Sources* sources) {
     if (tensors_.empty()) return;
-    for (std::uint32_t i = draw(3); i > 0; --i) {
-      const Tensor& tensor = any();
-      uses->push_back(use_of(*tensor.range));
-      sources->push_back(tensor.range);
-      values->push_back(tensor.value);
-    }
-  }
-  static void check(const std::vector<Use>& uses, const std::vector<Value>& values) {
-    for (std::size_t i = 0; i < uses.size(); ++i) CHECK(holds(*uses[i].range, values[i]));
+    for (std::uint32_t i = draw(3); i > 0; --i) sources->add(any());
   }
 
   void forget() {
@@ -356,27 +371,12 @@ TEST(every_call_of_the_driver_fails_once) {
 TEST(what_was_cheap_to_make_when_it_left_stays_so) {
   World world(10, Leaving::drop);
   Engine& engine = *world.engine;
-  const auto made_of = [&](const std::vector<Tensor>& sources) {
+  const auto made_of = [&](const std::vector<Tensor>& tensors) {
     auto operation = std::make_unique<Arithmetic>();
     operation->bytes = kChunk;
-    std::vector<Range*> ranges;
-    std::vector<Use> uses;
-    std::vector<Value> values;
-    for (const Tensor& source : sources) {
-      ranges.push_back(source.range);
-      uses.push_back(use_of(*source.range));
-      values.push_back(source.value);
-    }
-    const Value value = operation->of(values);
-    engine.pin_and_fetch(uses, "seen");
-    for (const Tensor& source : sources) CHECK(holds(*source.range, source.value));
-    auto step = engine.remake().begin(std::move(operation), ranges);
-    Range* const made = engine.find(engine.allocate(kChunk, "seen", Lane::none, true));
-    fill(*made, value);
-    engine.remake().end(std::move(step), {&made, 1});
-    made->pins.fetch_sub(1);
-    for (const Use& use : uses) engine.unpin(use);
-    return Tensor{made, value};
+    Sources sources;
+    for (const Tensor& tensor : tensors) sources.add(tensor);
+    return make_of(engine, sources, std::move(operation));
   };
   const auto free_all = [&](std::vector<Tensor>& tensors) {
     for (const Tensor& tensor : tensors) engine.free(reinterpret_cast<void*>(tensor.range->base));
