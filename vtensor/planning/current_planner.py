@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _planner: Planner | None = None
-_UNMARKED = "no step of an optimizer of torch.optim, and few backward passes: where do iterations end? (vtensor.step())"
+_UNMARKED = "no iteration ended: that takes a step of a torch.optim optimizer, nine backward passes, or vtensor.step()"
 
 
 def start_planner(config: Config, plan: lgm.Plan | None) -> Planner:
