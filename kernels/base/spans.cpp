@@ -5,7 +5,7 @@
 namespace vt {
 
 namespace {
-std::uint64_t nanoseconds(Spans::Clock::time_point at) {
+std::uint64_t nanoseconds(Clock::time_point at) {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count());
 }
 }  // namespace

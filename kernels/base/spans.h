@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/types.h"
 
 namespace vt {
@@ -25,7 +26,6 @@ struct Span {
 
 class Spans {
  public:
-  using Clock = std::chrono::steady_clock;
   static constexpr std::size_t kMost = std::size_t{1} << 20;  // later ones are left out
 
   // Begins an empty log.

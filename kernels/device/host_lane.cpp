@@ -17,11 +17,6 @@ namespace vt {
 namespace {
 // Copies move in pieces so that giving one up takes microseconds, not the length of a chunk.
 constexpr Bytes kPiece = Bytes{256} << 10;
-
-std::uint64_t passed_since(std::chrono::steady_clock::time_point begun) {
-  const auto passed = std::chrono::steady_clock::now() - begun;
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
-}
 }  // namespace
 
 // Looked up, not linked: torch brings an OpenMP library of its own, and two in one process are two sets of threads.
@@ -215,7 +210,7 @@ bool HostLane::move_next(std::uint64_t last, std::unique_lock<std::mutex>& lock)
     lock.unlock();
     const int error = move_piece(copy, from, bytes);
     lock.lock();
-    times_.processor_ns += passed_since(begun);
+    times_.processor_ns += ns_since(begun);
     if (error != 0) copy.error = error;
     if (copy.error != 0) copy.taken = copy.bytes;
     --copy.movers;
@@ -229,7 +224,7 @@ bool HostLane::move_next(std::uint64_t last, std::unique_lock<std::mutex>& lock)
 }
 
 void HostLane::was_busy(Clock::time_point since) {
-  times_.busy_ns += passed_since(std::max(since, last_end_));
+  times_.busy_ns += ns_since(std::max(since, last_end_));
   last_end_ = Clock::now();
 }
 

@@ -10,12 +10,12 @@
 // called under it.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <thread>
 
+#include "base/clock.h"
 #include "device/driver.h"
 
 namespace vt {
@@ -54,7 +54,6 @@ class HostLane {
   void after_fork(bool in_child);   // lets go of it; in the child copies are done by submit() itself
 
  private:
-  using Clock = std::chrono::steady_clock;
 
   struct Copy {
     void* chunk_memory;

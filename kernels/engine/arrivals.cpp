@@ -20,7 +20,9 @@ void Arrivals::move(std::span<const PlannedMove> out, std::span<const PlannedMov
 
 void Arrivals::leave(const PlannedMove& move) {
   Range& range = *move.range;
-  if (range.serial != move.serial || range.life != Life::live || range.exported || !moves_.may_leave(range)) return;
+  if (!move.alive()) return;
+  if (move.used) range.seen.store(true);
+  if (range.exported || !moves_.may_leave(range)) return;
   for (std::uint32_t i = move.first; i < std::min(move.last, range.chunks); ++i) {
     if (range.parts[i].state != State::resident || range.parts[i].pins != 0) continue;
     bool pinned = false;
@@ -70,7 +72,7 @@ bool Arrivals::pump_run() {
 // Chunks for them; they leave the line here, and so does one that needs none. Not ok: why the next has none.
 Status Arrivals::take_run(const Arrival& head, std::vector<ChunkId>* chunks) {
   Range& range = *head.range;
-  const bool alive = range.serial == head.serial && range.life == Life::live;
+  const bool alive = is_still(range, head.serial);
   while (!line_.empty()) {
     const Arrival& next = line_.front();
     const auto index = head.index + static_cast<std::uint32_t>(chunks->size());

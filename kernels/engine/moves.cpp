@@ -1,15 +1,13 @@
 #include "engine/moves.h"
 
-#include <chrono>
+#include "base/clock.h"
 
 namespace vt {
 
 void Moves::wait_for(Lock& lock, Ticket ticket, bool exposed) {
-  const auto begun = std::chrono::steady_clock::now();
+  const auto begun = Clock::now();
   ground_.let_go(lock, [&] { copies_.wait(ticket); });
-  if (!exposed) return;
-  const auto waited = std::chrono::steady_clock::now() - begun;
-  ground_.counters.wait_ns += static_cast<std::uint64_t>(std::chrono::nanoseconds(waited).count());
+  if (exposed) ground_.counters.wait_ns += ns_since(begun);
 }
 
 void Moves::settle(Lock& lock) {

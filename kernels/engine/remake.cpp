@@ -1,9 +1,9 @@
 #include "engine/remake.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/spans.h"
 
 namespace vt {
@@ -138,8 +138,9 @@ Status Remake::leave(Range& range, std::uint32_t first, std::uint32_t last, std:
 void Remake::drop(std::span<const PlannedMove> moves) {
   Call call(mutex_, ground_);
   for (const PlannedMove& move : moves) {
-    const bool alive = move.range->serial == move.serial && move.range->life == Life::live;
-    if (alive && may_drop(*move.range)) (void)leave(*move.range, move.first, move.last);
+    if (!move.alive()) continue;
+    if (move.used) move.range->seen.store(true);
+    if (may_drop(*move.range)) (void)leave(*move.range, move.first, move.last);
   }
 }
 
@@ -188,20 +189,19 @@ void Remake::bring(std::span<const PlannedMove> moves) {
   Call call(mutex_, ground_);
   std::vector<Range*> ranges;
   for (const PlannedMove& move : moves) {
-    if (move.range->serial == move.serial && move.range->life == Life::live) ranges.push_back(move.range);
+    if (move.alive()) ranges.push_back(move.range);
   }
   bring(call.lock, ranges, false);
 }
 
 void Remake::perform(Lock& lock, Recipes::Run& run, const Remaker::Take& take, bool aside) {
-  const auto begun = std::chrono::steady_clock::now();
+  const auto begun = Clock::now();
   ++ground_.remaking;
   if (ground_.stopwatch != nullptr) ground_.stopwatch->making_begins();
   ground_.let_go(lock, [&] { remaker_->run(run, take, aside); });
   if (ground_.stopwatch != nullptr) ground_.stopwatch->making_ends();
   --ground_.remaking;
-  const auto passed = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begun);
-  ground_.counters.make_ns += static_cast<std::uint64_t>(passed.count());
+  ground_.counters.make_ns += ns_since(begun);
   spans().note(Doing::making, begun, 0);
   recipes_.release(run);
   release_orphans();

@@ -30,14 +30,14 @@ std::vector<ChunkId> Seats::chunks() const {
 std::vector<ChunkId> Seats::held(const Range& range, std::uint64_t serial) const {
   const Lock lock(mutex_);
   std::vector<ChunkId> chunks;
-  if (closed_.load() || !is(range, serial)) return chunks;
+  if (closed_.load() || !is_still(range, serial)) return chunks;
   for (std::uint32_t i = 0; i < range.chunks; ++i) chunks.push_back(range.parts[i].chunk);
   return chunks;
 }
 
 void Seats::want(Range& range, std::uint64_t serial, std::span<const ChunkId> chunks) {
   const Lock lock(mutex_);
-  if (closed_.load() || !is(range, serial) || range.chunks != chunks.size()) return;
+  if (closed_.load() || !is_still(range, serial) || range.chunks != chunks.size()) return;
   for (std::uint32_t i = 0; i < range.chunks; ++i) {
     range.parts[i].seat = chunks[i];
     if (range.parts[i].chunk != kNone) chunks_.note_seat(range.parts[i]);
@@ -65,8 +65,15 @@ void Seats::wait_for_leaving() {
   if (!closed_.load()) moves_.settle(lock);
 }
 
+void Seats::pause() {
+  const Lock lock(mutex_);
+  pool_.number({});
+}
+
 void Seats::end() {
   const Lock lock(mutex_);
+  if (closed_.load()) return;
+  freed_.keep_homes(0);
   pool_.number({});
 }
 

@@ -36,12 +36,12 @@ class Seats {
   void begin(std::size_t vtensors, ChunkNumbers numbers);
   // Stands until all that leaves has left: its chunks are free for those whose seats they are.
   void wait_for_leaving();
-  // None is.
+  // It is not followed just now.
+  void pause();
+  // There is none any more: what is freed is cached again.
   void end();
 
  private:
-  static bool is(const Range& range, std::uint64_t serial) { return range.serial == serial && range.life == Life::live; }
-
   std::mutex& mutex_;
   const std::atomic<bool>& closed_;
   RangeTable& ranges_;

@@ -106,9 +106,9 @@ void Binding::fill(const Plan& plan, const std::vector<Plan::Part>& parts, std::
   for (std::size_t k = begin; k < end; ++k) {
     const Bound& bound = bound_[parts[k].tensor];
     if (bound.range == nullptr) continue;
-    moves.push_back({bound.range, bound.serial, parts[k].first, parts[k].last});
     // Until backward, what is only saved for it (the mask of a dropout) would pass for a workspace (OrderedMoves::may_leave).
-    if (plan.used[parts[k].tensor] != 0 && recorder_.is_birth(*bound.range)) bound.range->seen.store(true);
+    const bool used = plan.used[parts[k].tensor] != 0 && plan.is_birth(parts[k].tensor);
+    moves.push_back({bound.range, bound.serial, parts[k].first, parts[k].last, used});
   }
 }
 

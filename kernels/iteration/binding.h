@@ -2,7 +2,7 @@
 //
 // Covers: tensors that last, by what is known of them; those the iteration allocates, by their order; what became of them.
 // Leaves: which plan, and whether it is the right one (plan_runner.h).
-// Thread-safety: none; thread_state.h guards it.
+// Thread-safety: none; recording.h guards it.
 #pragma once
 
 #include <span>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "iteration/recording.h"
 #include "process/registry.h"
 
 namespace vt {
@@ -78,8 +79,8 @@ void free_managed(Engine& engine, void* address) {
 
 void keep(Engine& engine, std::span<const Address> addresses) {
   Thread& thread = this_thread();
-  if (thread.keeps != &engine) thread.kept.clear();  // an earlier session's, whose engine may be gone
-  thread.keeps = &engine;
+  if (thread.kept_engine != &engine) thread.kept.clear();  // an earlier session's, whose engine may be gone
+  thread.kept_engine = &engine;
   const auto first = static_cast<std::ptrdiff_t>(thread.kept.size());
   for (const Address address : addresses) {
     Range* range = engine.find(reinterpret_cast<const void*>(address));
@@ -99,12 +100,12 @@ void keep(Engine& engine, std::span<const Address> addresses) {
 
 std::size_t kept(const Engine& engine) noexcept {
   const Thread& thread = this_thread();
-  return thread.keeps == &engine ? thread.kept.size() : 0;
+  return thread.kept_engine == &engine ? thread.kept.size() : 0;
 }
 
 void release_kept(Engine& engine, std::size_t but) {
   Thread& thread = this_thread();
-  if (thread.keeps != &engine) return;
+  if (thread.kept_engine != &engine) return;
   const Ticket::Lane stream = current_stream(engine);
   for (; thread.kept.size() > but; thread.kept.pop_back()) {
     if (stream != Ticket::Lane::none) engine.streams()->used_on(stream, *thread.kept.back().range);

@@ -40,6 +40,8 @@ struct Plan {
 
   // Its operations, and how many tensors each allocates: by these it is known.
   void set_rows(const std::vector<OpId>& operations, const std::vector<std::uint32_t>& births_in);
+  // Whether the iteration itself allocates it.
+  bool is_birth(std::uint32_t tensor) const noexcept { return lasting[tensor] == 0 && previous[tensor] == kNone; }
   std::uint32_t rows() const noexcept { return static_cast<std::uint32_t>(hash.size()); }
 };
 

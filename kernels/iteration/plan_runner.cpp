@@ -58,6 +58,7 @@ Finding PlanRunner::boundary(Engine& engine, bool timing) {
     sightings_.forget();
     active_ = nullptr;
     forget_ = false;
+    if (engine.seats() != nullptr) engine.seats()->end();
   }
   for (auto& plan : incoming_) {
     std::erase_if(plans_, [&](const auto& old) {  // a better one of the same iteration
@@ -250,7 +251,7 @@ void PlanRunner::deviate(Engine& engine, std::uint32_t row) {
   binding_.leave();
   // What was on its way when the plan was left is wanted still if the iteration comes back.
   if (way_back_.plan() == nullptr) engine.forget_arrivals();
-  if (engine.seats() != nullptr) engine.seats()->end();
+  if (engine.seats() != nullptr) engine.seats()->pause();
 }
 
 void PlanRunner::activate(Engine& engine, Plan& plan) {

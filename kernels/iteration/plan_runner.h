@@ -10,7 +10,7 @@
 // tried again (I4).
 // Hashes do not tell sizes: what allocates somewhat less or more follows the plan of the size that is nearest, and another plan
 // is made where none is near. Lengths that differ with every batch need a plan for every fifth of their range, not one each.
-// Thread-safety: none; thread_state.h guards it.
+// Thread-safety: none; recording.h guards it.
 #pragma once
 
 #include <memory>
@@ -99,10 +99,9 @@ class PlanRunner {
   // Moves chunks; that is not computing.
   template <typename Work>
   void apart(Work work) {
-    const auto begun = std::chrono::steady_clock::now();
+    const auto begun = Clock::now();
     work();
-    const auto passed = std::chrono::steady_clock::now() - begun;
-    stall(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count()));
+    stall(ns_since(begun));
   }
   bool rejoin(Engine& engine, std::uint32_t row, StepId step);
   // How far a plan is from what was allocated so far: 0 is as planned. What allocates less than planned makes some moves too

@@ -20,8 +20,7 @@ std::uint64_t Recorder::mix(std::uint64_t hash, std::uint64_t value) noexcept {
 }
 
 std::uint64_t Recorder::now() const noexcept {
-  const auto passed = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count();
-  return static_cast<std::uint64_t>(passed) - stalls_;
+  return ns_since(began_) - stalls_;
 }
 
 void Recorder::begin(std::uint32_t number, std::span<Range* const> live) {

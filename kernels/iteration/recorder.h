@@ -7,13 +7,13 @@
 // A row begins when an operation first uses or allocates managed memory; operations that do neither leave no trace, so a
 // `loss.item()` now and then changes nothing. An operation that allocates after something was freed in it goes on in another row:
 // what it frees and what it then allocates need not be held at once. Time spent waiting in the engine is not part of a row.
-// Thread-safety: none; thread_state.h guards it.
+// Thread-safety: none; recording.h guards it.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "engine/engine.h"
 
 namespace vt {
@@ -82,8 +82,6 @@ class Recorder {
   std::uint32_t tensor_of(const Range& range) const noexcept {
     return range.tag.iteration == iteration_ ? range.tag.tensor : kNone;
   }
-  // Whether it was allocated in this iteration.
-  bool is_birth(const Range& range) const noexcept { return tensor_of(range) != kNone && range.tag.birth != kNone; }
   // Time that is not computing: waiting for copies, moving chunks.
   void stall(std::uint64_t ns) noexcept { stalls_ += ns; }
   std::uint64_t stalls() const noexcept { return stalls_; }
@@ -121,7 +119,6 @@ class Recorder {
   static std::uint64_t mix(std::uint64_t hash, std::uint64_t value) noexcept;
 
  private:
-  using Clock = std::chrono::steady_clock;
   std::uint64_t now() const noexcept;
 
   std::vector<Row> rows_;

@@ -6,7 +6,7 @@
 namespace vt {
 
 void Seating::begin(Seats& seats, const std::vector<Present>& present) {
-  if (none()) return;
+  if (none()) return seats.end();
   if (!chosen_) choose(seats, present);
   for (const Present& one : present) seats.want(*one.range, one.serial, chunks(one.tensor));
   seats.begin(chunk_.size(), numbers_);

@@ -6,7 +6,7 @@
 //
 // Covers: the numbers, and what is known of the iteration before. Leaves: giving out chunks (engine/seats.h), who is allocated
 // when (plan_runner.h).
-// Thread-safety: none; thread_state.h guards it.
+// Thread-safety: none; recording.h guards it.
 #pragma once
 
 #include <utility>

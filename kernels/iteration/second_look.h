@@ -7,7 +7,7 @@
 // was made of it.
 //
 // Covers: which, and how much is as good as the same. Leaves: timing (timing.h), making plans (vtensor/planning/planner.py).
-// Thread-safety: none; thread_state.h guards it.
+// Thread-safety: none; recording.h guards it.
 #pragma once
 
 #include <bit>

@@ -5,7 +5,7 @@
 // back into its plan (way_back.h).
 //
 // Covers: what was seen. Leaves: what was done in them (recorder.h), whether there is a plan (plan_runner.h).
-// Thread-safety: none; thread_state.h guards it.
+// Thread-safety: none; recording.h guards it.
 #pragma once
 
 #include <cstddef>

@@ -1,19 +1,18 @@
 // What runs on each thread: operations under way, what they pinned, and whether the thread's iterations are recorded.
 //
-// Covers: the per-thread state of observer and allocator, and when an operation becomes a row of the trace.
-// Leaves: reading torch's operations (torch_observer.cpp), serving its allocations (torch_bridge.cpp). Knows nothing of torch.
+// Covers: the per-thread state of observer and allocator.
+// Leaves: what is recorded (recording.h), reading torch's operations (torch_observer.cpp), serving its allocations
+// (torch_bridge.cpp). Knows nothing of torch.
 #pragma once
 
-#include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "iteration/draws.h"
-#include "iteration/plan_runner.h"
+#include "iteration/recorder.h"
 
 namespace vt {
 
@@ -39,7 +38,7 @@ struct Seen {
   Range* written = nullptr;       // the tensor it overwrites
   std::size_t fresh = 0;          // tensors it may make at most
   int exceptions = 0;
-  std::chrono::steady_clock::time_point begun{};  // with a step, where somebody weighs by it
+  Clock::time_point begun{};  // with a step, where somebody weighs by it
   bool could = false;             // without a step: whether there could be one
   bool fills = false;             // what it overwrites it does not read
   std::optional<Draws::Alone> draws;  // if it draws random numbers
@@ -59,7 +58,7 @@ struct Thread {
   std::vector<Use> seen;          // all of its managed arguments, for the recorder
   bool records = false;           // whether to fill `seen`
   std::vector<Use> kept;          // pinned for code that no operation tells of (managed.h)
-  Engine* keeps = nullptr;        // the engine those belong to
+  Engine* kept_engine = nullptr;  // the engine those belong to
   std::vector<Range*> newborns;   // allocated inside the outermost operation that is not transparent
   std::vector<ChunkId> wished;    // where a plan wants what is allocated now
   std::span<Range* const> making; // for whom what an operation that is run again makes is, in order; nullptr: for nobody
@@ -102,62 +101,12 @@ Ticket::Lane current_stream(Engine& engine);
 // The innermost operation under way, for messages; nullptr outside.
 const char* operation_name(const Thread& thread) noexcept;
 
-// Operators by name: a trace holds names, the runner compares ids.
-OpId operator_id(const std::string& name);
-std::string operator_name(OpId id);
-
-// The calling thread ends an iteration and begins the next; from now on it is the one that is recorded, and
-// timed, as PlanRunner::boundary() says.
-Finding end_iteration(Engine& engine, bool timing = false);
+// Whether the thread's iterations are recorded: a hint, as another thread may end one at any moment and become the recorded one.
+bool recorded(const Thread& thread) noexcept;
+// From now on those of this one are, and no other's; of none if null.
+void record_only(const Thread* thread) noexcept;
 // The program of the calling thread goes on in another: that is recorded from now on if this was. Pre: it lives, and is not
 // inside the engine; this one does nothing more until it is passed the turn.
 void pass_turn(const Thread& to) noexcept;
-// Nothing is recorded from now on. What was recorded stays until begin_recording().
-void stop_recording() noexcept;
-// A new session: forgets plans and records of the one before. Pre: its engine is registered (registry.h).
-void begin_recording();
-// A copy of the iteration that ended last.
-Recorder last_iteration();
-void install_plan(std::unique_ptr<Plan> plan);
-void forget_plans();
-PlanCounters plan_counters();
-
-// Whether the thread's iterations are recorded: a hint, as another thread may end one at any moment and become the recorded one.
-bool recorded(const Thread& thread) noexcept;
-
-// The plan runner, held for as long as this lives if the thread's iterations are recorded; else empty.
-class Recording {
- public:
-  explicit Recording(const Thread& thread);
-  explicit operator bool() const noexcept { return lock_.owns_lock(); }
-  PlanRunner* operator->() const noexcept;
-
- private:
-  std::unique_lock<std::mutex> lock_;
-};
-
-// The innermost operation under way uses managed memory: it is a row of the trace from now on. Pre: the recording is not empty.
-void begin_row(const Recording& recording, Thread& thread, Engine& engine, Ticket::Lane stream);
-
-// Measures what is not computing.
-class Stall {
- public:
-  explicit Stall(const Thread& thread) : thread_(thread), on_(recorded(thread)) {
-    if (on_) begun_ = std::chrono::steady_clock::now();
-  }
-  ~Stall() {
-    if (!on_) return;
-    const auto passed = std::chrono::steady_clock::now() - begun_;
-    const auto ns = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
-    if (const Recording recording{thread_}) recording->stall(ns);
-  }
-  Stall(const Stall&) = delete;
-  Stall& operator=(const Stall&) = delete;
-
- private:
-  const Thread& thread_;
-  bool on_;
-  std::chrono::steady_clock::time_point begun_;
-};
 
 }  // namespace vt

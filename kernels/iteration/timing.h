@@ -4,7 +4,7 @@
 // the newest of them tells of calls.
 // Leaves: the times (order/stopwatch.h), the log they are written to (recorder.h), what is done with it (plan_runner.h).
 // On immediate devices nothing is timed here: there a row has ended when the thread goes on.
-// Thread-safety: none; thread_state.h guards it.
+// Thread-safety: none; recording.h guards it.
 #pragma once
 
 #include "iteration/recorder.h"

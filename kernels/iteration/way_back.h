@@ -6,7 +6,7 @@
 //
 // Covers: watching for the place, how far on it is, what has been passed over then.
 // Leaves: telling places (steps.h), what is done there (plan_runner.h), which tensor is which (binding.h).
-// Thread-safety: none; thread_state.h guards it.
+// Thread-safety: none; recording.h guards it.
 #pragma once
 
 #include "iteration/plan.h"

@@ -78,6 +78,11 @@ struct Range {
   bool pinned() const noexcept { return pins.load() != 0 || part_pins != 0; }
 };
 
+// Whether the record still is that tensor. Needs the lock of the engine, as all that is plain here.
+inline bool is_still(const Range& range, std::uint64_t serial) noexcept {
+  return range.serial == serial && range.life == Life::live;
+}
+
 // Whether so many are more than half of its vTensors.
 inline bool mostly(std::uint32_t count, const Range& range) noexcept { return 2 * count > range.chunks; }
 
@@ -104,6 +109,9 @@ struct PlannedMove {
   std::uint64_t serial;
   std::uint32_t first;
   std::uint32_t last;
+  bool used = false;  // operations have it as an argument, if not yet: it is no workspace
+
+  bool alive() const noexcept { return is_still(*range, serial); }
 };
 
 }  // namespace vt

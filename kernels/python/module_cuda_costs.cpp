@@ -1,8 +1,8 @@
 // What an NVIDIA GPU's virtual memory and its bus cost, for benchmarks. Compiled only against a torch that was built with CUDA.
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "cuda/cuda_slab.h"
 #include "cuda/driver_cuda.h"
 #include "python/module.h"
@@ -14,7 +14,6 @@ namespace {
 
 // Microseconds a call, bytes a second.
 py::dict measure(Bytes chunk_bytes, std::size_t chunks, int ordinal) {
-  using Clock = std::chrono::steady_clock;
   const auto seconds = [](Clock::time_point since) { return std::chrono::duration<double>(Clock::now() - since).count(); };
   const auto need = [](const Status& status) {
     if (!status.ok()) throw InvalidUse("measuring failed: " + describe(status));

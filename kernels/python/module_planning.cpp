@@ -7,7 +7,8 @@
 
 #include "python/module.h"
 #include "process/registry.h"
-#include "iteration/thread_state.h"
+#include "iteration/operators.h"
+#include "iteration/recording.h"
 #include "torch/torch_observer.h"
 
 namespace py = pybind11;

@@ -9,7 +9,8 @@
 #include "testing/driver_model.h"
 #include "python/module.h"
 #include "python/replay_calls.h"
-#include "iteration/thread_state.h"
+#include "iteration/operators.h"
+#include "iteration/recording.h"
 
 namespace py = pybind11;
 

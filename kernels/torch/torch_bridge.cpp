@@ -9,6 +9,7 @@
 
 #include "process/fault_handler.h"
 #include "iteration/managed.h"
+#include "iteration/recording.h"
 #include "process/registry.h"
 #include "torch/torch_observer.h"
 
@@ -95,7 +96,7 @@ void attach_torch(Bytes min_bytes, bool observe_always) {
 void detach_torch() {
   c10::SetCPUAllocator(g_base);
   stop_observing();
-  stop_recording();
+  record_only(nullptr);
 }
 
 void manage(Managing what) noexcept { this_thread().managing = what; }

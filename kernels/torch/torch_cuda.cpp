@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "iteration/managed.h"
+#include "iteration/recording.h"
 #include "process/registry.h"
 #include "torch/torch_observer.h"
 
@@ -256,7 +257,7 @@ void detach_torch_cuda() {
   g_ordinal = -1;
   serve(*g_native);  // what we gave out is freed through its deleter
   stop_observing();
-  stop_recording();
+  record_only(nullptr);
 }
 
 }  // namespace vt

@@ -15,7 +15,7 @@
 
 #include "process/fault_handler.h"
 #include "process/registry.h"
-#include "iteration/thread_state.h"
+#include "iteration/recording.h"
 #include "torch/torch_seen.h"
 #include "torch/torch_traits.h"
 

@@ -1,7 +1,7 @@
 // The observer: every dispatcher operation makes its tensor arguments resident and pins them while it runs.
 //
 // Covers: which tensors an operation uses, which of them it writes, when observing starts.
-// Leaves: what is done with them (engine.h), what is recorded (thread_state.h). The torch_*.cpp files are the only ones of
+// Leaves: what is done with them (engine.h), what is recorded (recording.h). The torch_*.cpp files are the only ones of
 // kernels/ that include torch.
 #pragma once
 

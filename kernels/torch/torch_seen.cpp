@@ -10,12 +10,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <utility>
 
+#include "iteration/recording.h"
 #include "process/registry.h"
 #include "torch/torch_calls.h"
 #include "torch/torch_remaker.h"
@@ -194,12 +194,7 @@ void note_call(Thread& thread, Engine& engine, const at::RecordFunction& functio
   seen.fills = call->fills.has_value();
   seen.step = engine.remake().begin(std::move(call), sources);
   seen.counts = seen.step != nullptr;
-  if (engine.remake().weighs()) seen.begun = std::chrono::steady_clock::now();
-}
-
-std::uint64_t ns_since(std::chrono::steady_clock::time_point begun) {
-  const auto passed = std::chrono::steady_clock::now() - begun;
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count()) + 1;
+  if (engine.remake().weighs()) seen.begun = Clock::now();
 }
 
 }  // namespace
@@ -242,7 +237,7 @@ void call_ends(Thread& thread, std::size_t frame) {
   for (const Range* range : results) call.births.push_back(range->bytes);
   if (seen.written != nullptr && !seen.fills) results.push_back(seen.written);
   if (engine.remake().weighs()) {
-    seen.step->ns = engine.streams() == nullptr ? ns_since(seen.begun) : usual_ns;  // there it was only asked for by now
+    seen.step->ns = engine.streams() == nullptr ? ns_since(seen.begun) + 1 : usual_ns;  // there it was only asked for by now
   }
   const std::string name = call.name();
   engine.remake().end(std::move(seen.step), results);

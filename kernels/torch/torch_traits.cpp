@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "iteration/thread_state.h"
+#include "iteration/operators.h"
 
 namespace vt {
 

@@ -10,7 +10,6 @@ least peak a budget leaves a choice: the fastest.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass, replace
 
@@ -33,7 +32,16 @@ from .rotor import Schedule, fill_tables
 _BLOCKS = 64  # layers of the chain by which the fastest is looked for
 _EFFORT = 60_000  # operations to look at, in all schedules that are tried
 
-__all__ = ["Checkpoints", "analyze_segments", "best_checkpoints", "checkpoints_at", "every_root", "root_of"]
+__all__ = [
+    "Checkpoints",
+    "Ways",
+    "analyze_segments",
+    "best_checkpoints",
+    "checkpoints_at",
+    "every_root",
+    "root_of",
+    "ways_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,25 @@ class Checkpoints:
     layers: list[int]
     plan: Plan
     """Which drops all between them, at a budget that is its peak: nothing is copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Two ways to choose them; None where nothing of what lies between them can be made again."""
+
+    least: Checkpoints | None
+    """Those by which the chain needs least (``least_peak``)."""
+    root: Checkpoints | None
+    """By the usual rule: the square root of all layers."""
+
+    @property
+    def best(self) -> Checkpoints:
+        """The one of the lower peak.
+
+        The chain is a model of the iteration: in short ones, where much else is alive, that may be the rule of thumb.
+        """
+        found = [way for way in (self.least, self.root) if way is not None]
+        return min(found, key=lambda way: (way.plan.prediction.peak_chunks, way.plan.trace.seconds))
 
 
 def checkpoints_at(trace: Trace, chain: Chain, layers: list[int]) -> Checkpoints:
@@ -79,28 +106,35 @@ def _between(trace: Trace, chain: Chain, found: list[Candidate], layers: set[int
     return [one for one in found if one.start <= chain.end <= one.stop and not kept[one.tensor]]
 
 
-def best_checkpoints(trace: Trace) -> Checkpoints:
-    """Those of the least peak. Raises as :func:`find_chain` and :func:`checkpoints_at`.
-
-    The chain is a model of the iteration: in short ones, where much else is alive, a rule of thumb may come out lower.
-    """
+def ways_of(trace: Trace) -> Ways:
+    """Both ways; there is at least one. Raises as :func:`find_chain`, and as :func:`checkpoints_at` if neither is."""
     chain = find_chain(trace)
-    _, layers = least_peak(chain.leaves, chain.across)
-    ways = [checkpoints_at(trace, chain, layers)]
-    with contextlib.suppress(LgmError):
-        ways.append(checkpoints_at(trace, chain, every_root(chain)))
-    return min(ways, key=lambda way: (way.plan.prediction.peak_chunks, way.plan.trace.seconds))
+    found: list[Checkpoints | None] = []
+    for layers in (least_peak(chain.leaves, chain.across)[1], every_root(chain)):
+        try:
+            found.append(checkpoints_at(trace, chain, layers))
+        except LgmError as error:
+            found.append(None)
+            why = error
+    if found == [None, None]:
+        raise why
+    return Ways(*found)
 
 
-def root_of(chain: Chain) -> int:
-    """Every so many layers one is kept by the usual rule: the square root of how many there are."""
-    return max(round(math.sqrt(len(chain.rows))), 1)
+def best_checkpoints(trace: Trace) -> Checkpoints:
+    """Those of the least peak. Raises as :func:`ways_of`."""
+    return ways_of(trace).best
 
 
 def every_root(chain: Chain) -> list[int]:
-    """Layers by that rule, and the last."""
+    """Layers by the usual rule, and the last."""
     n = len(chain.rows)
     return sorted({*range(0, n, root_of(chain)), n - 1})
+
+
+def root_of(chain: Chain) -> int:
+    """Every so many layers one is kept by that rule."""
+    return max(round(math.sqrt(len(chain.rows))), 1)
 
 
 def analyze_segments(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args
 
-from ..checkpoints.segments import best_checkpoints
+from ..checkpoints.segments import ways_of
 from ..errors import LgmError
 from ..fitting.fits import by_size, by_way
 from ..harmony import command as harmony_command
@@ -139,11 +139,11 @@ def _fit(options: argparse.Namespace) -> int:
 
 def _checkpoints(options: argparse.Namespace) -> int:
     trace = codec.load_trace(options.trace)
-    best = best_checkpoints(trace)
+    ways = ways_of(trace)
     if options.output is not None:
-        codec.save_plan(best.plan, options.output)
+        codec.save_plan(ways.best.plan, options.output)
         print(f"wrote {options.output}")
-    print(report.checkpoints(trace, best))
+    print(report.checkpoints(trace, ways))
     return 0
 
 

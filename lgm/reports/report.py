@@ -16,7 +16,7 @@ import numpy as np
 
 from ..bounds.copies import least_seconds, least_seconds_in_windows
 from ..bounds.mixes import least_seconds_of_any_mix
-from ..checkpoints.segments import Checkpoints, checkpoints_at, every_root, root_of
+from ..checkpoints.segments import Ways, root_of
 from ..errors import LgmError
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
 from ..iteration.needs import smallest_budget
@@ -236,22 +236,19 @@ def _events(plan: Plan, life: Lifetimes, moves: Moves, line: Timeline) -> list[d
     return events
 
 
-def checkpoints(trace: Trace, best: Checkpoints) -> str:
-    """What the best checkpoints keep, and what they do beside every n-th layer by the rule of the square root."""
+def checkpoints(trace: Trace, ways: Ways) -> str:
+    """What the best checkpoints keep, and what they and those by the rule of the square root come to."""
+    best, before = ways.best, analyze_lifetimes(trace).peak
     chain = best.chain
-    before = analyze_lifetimes(trace).peak
-    ways = [("everything kept", before, 1.0)]
-    for name, found in (
-        ("these", best),
-        (f"every {root_of(chain)}th layer", checkpoints_at(trace, chain, every_root(chain))),
-    ):
-        p = found.plan.prediction
-        ways.append((name, p.peak_chunks, found.plan.trace.seconds / trace.seconds))
+    rows = [("everything kept", before, 1.0)]
+    for name, found in (("these", best), (f"every {root_of(chain)}th layer", ways.root)):
+        if found is not None:
+            rows.append((name, found.plan.prediction.peak_chunks, found.plan.trace.seconds / trace.seconds))
     lines = [f"  a chain of {len(chain.rows)} layers; kept are what is alive after"]
     for k in best.layers:
         lines.append(f"    {format_bytes(chain.across[k]):>12}   layer {k}, {describe(trace, int(chain.rows[k]))}")
     lines.append(f"  {'':<20} {'peak':>12} {'of the peak':>12} {'step':>9}")
-    for name, peak, step in ways:
+    for name, peak, step in rows:
         size = format_bytes(peak * trace.chunk_bytes)
         lines.append(f"  {name:<20} {size:>12} {peak / before:>12.0%} {step:>7.3f} x")
     return "\n".join(lines)

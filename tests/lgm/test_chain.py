@@ -8,12 +8,22 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm.checkpoints import best_checkpoints, checkpoints_at, find_chain, least_peak
+from lgm.checkpoints import best_checkpoints, checkpoints_at, find_chain
+from lgm.checkpoints.segments import Checkpoints, ways_of
+from lgm.command.cli import main
 from lgm.iteration import analyze_lifetimes
 
 from .random_traces import CHUNK, build
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
+
+
+def called(tensors: list[tuple[int, ...]], uses: list[tuple[int, ...]], again: list[int]) -> lgm.Trace:
+    """Forward and backward of layers, one row each; which of them can be run again."""
+    rows = list(range(len(again)))
+    names = tuple(f"layer{k}{of}" for of in ("", "_backward") for k in range(len(rows) // 2))
+    calls = {"call_first": rows, "call_last": rows, "call_again": again}
+    return build(len(rows), tensors, uses, names=names, op_name=rows, **calls)
 
 
 def chained(layers: int) -> lgm.Trace:
@@ -22,9 +32,7 @@ def chained(layers: int) -> lgm.Trace:
     tensors = [(4 * CHUNK, k, n - 1 - k) for k in range(layers)] + [(CHUNK, k, n - 1 - k) for k in range(layers)]
     uses = [(n - 1 - k, t, 0, size, 0) for k in range(layers) for t, size in ((k, 4), (layers + k, 1))]
     uses += [(k, layers + k - 1, 0, 1, 0) for k in range(1, layers)]
-    calls = {"call_first": list(range(n)), "call_last": list(range(n)), "call_again": [1] * n}
-    names = tuple(f"layer{k}" for k in range(layers)) + tuple(f"layer{k}_backward" for k in range(layers))
-    return build(n, tensors, uses, names=names, op_name=list(range(n)), **calls)
+    return called(tensors, uses, [1] * n)
 
 
 def test_the_chain_is_what_was_built() -> None:
@@ -34,21 +42,27 @@ def test_the_chain_is_what_was_built() -> None:
     assert chain.across.tolist() == [CHUNK] * 8 + [0]
 
 
-def peak_by_the_chain(trace: lgm.Trace) -> int:
-    """What the dynamic program's own layers come to."""
-    chain = find_chain(trace)
-    return checkpoints_at(trace, chain, least_peak(chain.leaves, chain.across)[1]).plan.prediction.peak_chunks
+def handed_on(sizes: list[int], again: int) -> lgm.Trace:
+    """Layer k makes a tensor of so many chunks, which the next layer reads, too. One of them can be run again."""
+    n = 2 * len(sizes)
+    tensors = [(size * CHUNK, k, n - 1 - k) for k, size in enumerate(sizes)]
+    uses = [(n - 1 - k, k, 0, size, 0) for k, size in enumerate(sizes)]
+    uses += [(k, k - 1, 0, sizes[k - 1], 0) for k in range(1, len(sizes))]
+    return called(tensors, uses, [int(k == again) for k in range(n)])
+
+
+def peak(way: Checkpoints | None) -> int:
+    assert way is not None
+    return way.plan.prediction.peak_chunks
 
 
 @pytest.mark.parametrize("layers", [4, 9, 25, 64])
 def test_the_best_are_better_than_every_root(layers: int) -> None:
     trace = chained(layers)
-    best = best_checkpoints(trace)
+    ways = ways_of(trace)
+    best = ways.best
     lgm.validate(best.plan)
-    root = round(layers**0.5)
-    other = checkpoints_at(trace, best.chain, sorted({*range(0, layers, root), layers - 1}))
-    assert peak_by_the_chain(trace) <= other.plan.prediction.peak_chunks  # without the rule to fall back on
-    assert best.plan.prediction.peak_chunks <= other.plan.prediction.peak_chunks
+    assert peak(ways.least) <= peak(ways.root)
     if layers > 4:
         assert best.plan.prediction.peak_chunks < analyze_lifetimes(trace).peak / 1.5
     assert best.plan.out_chunks == best.plan.in_chunks == 0
@@ -58,13 +72,10 @@ def test_the_best_are_better_than_every_root(layers: int) -> None:
 @pytest.mark.parametrize("name", ["resnet50", "gpt2", "bert", "vit", "unet", "mobilenet_v2"])
 def test_real_models_need_less_than_by_the_rule_of_the_root(name: str) -> None:
     trace = lgm.load_trace(TRACES / f"{name}.npz")
-    best = best_checkpoints(trace)
+    ways = ways_of(trace)
+    best = ways.best
     lgm.validate(best.plan)
-    n = len(best.chain.rows)
-    root = round(n**0.5)
-    other = checkpoints_at(trace, best.chain, sorted({*range(0, n, root), n - 1}))
-    assert peak_by_the_chain(trace) <= other.plan.prediction.peak_chunks
-    assert best.plan.prediction.peak_chunks <= other.plan.prediction.peak_chunks
+    assert peak(ways.least) <= peak(ways.root)
     assert best.plan.trace.seconds < 1.35 * trace.seconds
     assert best.plan.prediction.peak_chunks < analyze_lifetimes(trace).peak
 
@@ -79,6 +90,15 @@ def test_what_is_no_chain_is_refused() -> None:
     with pytest.raises(lgm.LgmError, match="nothing between"):
         checkpoints_at(alone, find_chain(alone), [0])
     assert np.all(find_chain(alone).leaves == 5 * CHUNK)
+
+
+def test_nothing_can_be_made_again_by_the_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = handed_on([1, 1, 3, 1], again=2)
+    ways = ways_of(trace)
+    assert ways.root is None and ways.best is ways.least
+    lgm.save_trace(trace, tmp_path / "t.npz")
+    assert main(["checkpoints", str(tmp_path / "t.npz")]) == 0
+    assert "th layer" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("layers", [9, 25])

@@ -460,6 +460,25 @@ TEST(what_comes_back_goes_home) {
   r.close();
 }
 
+TEST(without_seats_what_is_freed_is_cached) {
+  Seated r(4);
+  r.make_chunks();
+  r.freed.bury(r.sit({2, 3}), true);
+  CHECK(r.chunks.idle() == 0);
+  r.lock.unlock();
+  r.seats.pause();  // the plan will be followed again
+  r.lock.lock();
+  r.freed.bury(r.tensor(2), true);
+  CHECK(r.chunks.idle() == 0);
+  r.lock.unlock();
+  r.seats.end();
+  r.lock.lock();
+  r.freed.bury(r.tensor(2), true);
+  CHECK(r.chunks.idle() == 2);
+  r.check();
+  r.close();
+}
+
 TEST(a_wish_of_another_size_or_for_chunks_that_are_not_there_is_no_wish) {
   Seated r(4);
   Range* range = nullptr;

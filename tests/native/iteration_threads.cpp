@@ -14,7 +14,8 @@
 #include "iteration/managed.h"
 #include "process/registry.h"
 #include "team.h"
-#include "iteration/thread_state.h"
+#include "iteration/operators.h"
+#include "iteration/recording.h"
 
 using namespace vt;
 
@@ -130,7 +131,7 @@ Engine& begin_planned(std::size_t budget, std::uint32_t tensors = kTensors) {
 }
 
 void end_session(Engine& engine) {
-  stop_recording();
+  record_only(nullptr);
   const Snapshot shot = engine.inspect().snapshot();
   CHECK(shot.ranges == 0 && shot.slots_used == 0);
   retire_current();

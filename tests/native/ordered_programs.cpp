@@ -90,7 +90,9 @@ class Program {
       std::vector<std::uint32_t> number(budget_);
       std::iota(number.begin(), number.end(), 0);
       const auto given = static_cast<std::uint32_t>(draw(budget_ + 1));
-      (sits_ = !sits_) ? engine_->seats()->begin(8 * budget_, {std::move(number), given}) : engine_->seats()->end();
+      Seats& seats = *engine_->seats();
+      sits_ = !sits_;
+      sits_ ? seats.begin(8 * budget_, {std::move(number), given}) : given % 2 == 0 ? seats.pause() : seats.end();
     }
     const std::size_t kind = draw(12);
     std::vector<ChunkId> wanted;
