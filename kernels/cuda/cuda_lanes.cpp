@@ -6,7 +6,7 @@
 namespace vt {
 
 namespace {
-constexpr std::size_t kMostLanes = static_cast<std::size_t>(Ticket::Lane::none);
+constexpr std::size_t kMostLanes = static_cast<std::size_t>(Lane::none);
 constexpr unsigned kSeldom = 4;  // marks, until the device is asked which it passed: that takes the host a microsecond
 constexpr std::uint64_t kTimed = 7;  // copies, of which one is timed; few steps have a number of them that this divides
 constexpr Bytes kMostAtOnce = Bytes{16} << 20;  // takes the link 0.3 ms; more would be free no sooner, and is no faster
@@ -51,15 +51,15 @@ void CudaLanes::forget(const Pending& pending) {
 
 // The lane's stream. While a graph is captured on it, an event there would be the graph's, and what is asked of it is not done
 // now: then any other, as what it was asked for before has a ticket (StreamOrder::mark_streams).
-CUstream CudaLanes::recordable(Ticket::Lane lane) {
+CUstream CudaLanes::recordable(Lane lane) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUstream stream = line(lane).stream;
-  const bool told = lane >= Ticket::Lane::first_stream && api_.cuStreamIsCapturing_(stream, &status) == CUDA_SUCCESS;
+  const bool told = lane >= Lane::first_stream && api_.cuStreamIsCapturing_(stream, &status) == CUDA_SUCCESS;
   return told && status != CU_STREAM_CAPTURE_STATUS_NONE ? lines_[0].stream : stream;
 }
 
 // An event that ends what the lane was asked for so far. Pre: the context is current, mutex_ is held.
-Status CudaLanes::record(Ticket::Lane lane, Events& events, CUevent* end) {
+Status CudaLanes::record(Lane lane, Events& events, CUevent* end) {
   Status status = keep(events, 1);
   if (!status.ok()) return status;
   *end = events.at_hand.back();
@@ -69,14 +69,14 @@ Status CudaLanes::record(Ticket::Lane lane, Events& events, CUevent* end) {
 }
 
 // The same, for the tickets up to this one.
-Status CudaLanes::end(Ticket::Lane lane, Bytes copied, CUevent begin, std::uint64_t number) {
+Status CudaLanes::end(Lane lane, Bytes copied, CUevent begin, std::uint64_t number) {
   CUevent ended = nullptr;
   const Status status = record(lane, begin != nullptr ? timed_ : untimed_, &ended);
   if (status.ok()) line(lane).pending.push_back({number, copied, begin, ended});
   return status;
 }
 
-Status CudaLanes::copy(Ticket::Lane lane, Address at, const HostPlace& place, Bytes bytes, Ticket* ticket) {
+Status CudaLanes::copy(Lane lane, Address at, const HostPlace& place, Bytes bytes, Ticket* ticket) {
   const Current current(context_);
   std::lock_guard lock(mutex_);
   Gathered& gathered = line(lane).gathered;
@@ -94,12 +94,12 @@ Status CudaLanes::copy(Ticket::Lane lane, Address at, const HostPlace& place, By
   return kOk;
 }
 
-Status CudaLanes::start(Ticket::Lane lane, const Gathered& copy, CUevent* begin) {
+Status CudaLanes::start(Lane lane, const Gathered& copy, CUevent* begin) {
   const auto device = static_cast<CUdeviceptr>(copy.at);
   const CUstream stream = line(lane).stream;
   Status status = line(lane).copies % kTimed == 0 ? record(lane, timed_, begin) : kOk;
   if (!status.ok()) return status;
-  status = lane == Ticket::Lane::out
+  status = lane == Lane::out
                ? cuda_status("copy_out", api_.cuMemcpyDtoHAsync_(copy.memory, device, copy.bytes, stream))
                : cuda_status("copy_in", api_.cuMemcpyHtoDAsync_(device, copy.memory, copy.bytes, stream));
   if (!status.ok() && *begin != nullptr) timed_.at_hand.push_back(std::exchange(*begin, nullptr));
@@ -108,7 +108,7 @@ Status CudaLanes::start(Ticket::Lane lane, const Gathered& copy, CUevent* begin)
 
 // Pre: the context is current, mutex_ is held. Stops the program if the device takes no copy: its context is lost, and whoever
 // was told of the copy may have given the memory away.
-void CudaLanes::go(Ticket::Lane lane) {
+void CudaLanes::go(Lane lane) {
   const Gathered copy = std::exchange(line(lane).gathered, {});
   if (copy.bytes == 0) return;
   CUevent begin = nullptr;
@@ -125,8 +125,8 @@ void CudaLanes::go(Ticket::Lane lane) {
 void CudaLanes::go() {
   const Current current(context_);
   std::lock_guard lock(mutex_);
-  go(Ticket::Lane::out);
-  go(Ticket::Lane::in);
+  go(Lane::out);
+  go(Lane::in);
 }
 
 // Sees which tickets are passed, and takes their events back. Pre: the context is current, mutex_ is held.
@@ -191,7 +191,7 @@ void CudaLanes::wait(Ticket ticket) {
   }
 }
 
-LaneTimes CudaLanes::times(Ticket::Lane lane) const {
+LaneTimes CudaLanes::times(Lane lane) const {
   std::lock_guard lock(mutex_);
   return {static_cast<std::uint64_t>(lines_[static_cast<std::size_t>(lane)].busy_ms * 1e6), 0};
 }
@@ -201,7 +201,7 @@ std::size_t CudaLanes::copies() const {
   return lines_[0].issued - lines_[0].passed + lines_[1].issued - lines_[1].passed;
 }
 
-Status CudaLanes::adopt(void* stream, Ticket::Lane* lane) {
+Status CudaLanes::adopt(void* stream, Lane* lane) {
   std::lock_guard lock(mutex_);
   const auto found = adopted_.find(stream);
   if (found != adopted_.end()) {
@@ -209,12 +209,12 @@ Status CudaLanes::adopt(void* stream, Ticket::Lane* lane) {
     return kOk;
   }
   if (lines_.size() >= kMostLanes) return {Code::failed, "adopt", 0};
-  *lane = adopted_[stream] = static_cast<Ticket::Lane>(lines_.size());
+  *lane = adopted_[stream] = static_cast<Lane>(lines_.size());
   lines_.emplace_back().stream = static_cast<CUstream>(stream);
   return kOk;
 }
 
-Status CudaLanes::mark(Ticket::Lane lane, Ticket* ticket) {
+Status CudaLanes::mark(Lane lane, Ticket* ticket) {
   const Current current(context_);
   std::lock_guard lock(mutex_);
   Line& line = this->line(lane);
@@ -225,7 +225,7 @@ Status CudaLanes::mark(Ticket::Lane lane, Ticket* ticket) {
   return status;
 }
 
-Status CudaLanes::order(Ticket::Lane later, Ticket earlier) {
+Status CudaLanes::order(Lane later, Ticket earlier) {
   const Current current(context_);
   std::lock_guard lock(mutex_);
   Line& before = line(earlier.lane);
@@ -235,7 +235,7 @@ Status CudaLanes::order(Ticket::Lane later, Ticket earlier) {
   return cuda_status("cuStreamWaitEvent", api_.cuStreamWaitEvent_(line(later).stream, end_of(earlier), 0));
 }
 
-Status CudaLanes::stamp(Ticket::Lane lane) {
+Status CudaLanes::stamp(Lane lane) {
   const Current current(context_);
   std::lock_guard lock(mutex_);
   CUevent moment = nullptr;

@@ -29,17 +29,17 @@ class CudaLanes {
   CudaLanes& operator=(const CudaLanes&) = delete;
 
   // From `at` to `memory` on the lane out, back on the lane in.
-  Status copy(Ticket::Lane lane, Address at, const HostPlace& place, Bytes bytes, Ticket* ticket);
+  Status copy(Lane lane, Address at, const HostPlace& place, Bytes bytes, Ticket* ticket);
   // What was gathered begins.
   void go();
   CopyState poll(Ticket ticket, int* error);
   void wait(Ticket ticket);
-  LaneTimes times(Ticket::Lane lane) const;
+  LaneTimes times(Lane lane) const;
   std::size_t copies() const;  // tickets of copies that were not seen to be passed
-  Status adopt(void* stream, Ticket::Lane* lane);
-  Status mark(Ticket::Lane lane, Ticket* ticket);
-  Status order(Ticket::Lane later, Ticket earlier);
-  Status stamp(Ticket::Lane lane);
+  Status adopt(void* stream, Lane* lane);
+  Status mark(Lane lane, Ticket* ticket);
+  Status order(Lane later, Ticket earlier);
+  Status stamp(Lane lane);
   Status read_stamps(std::vector<std::uint64_t>* passed);
 
  private:
@@ -72,13 +72,13 @@ class CudaLanes {
     bool broken = false;
   };
 
-  Line& line(Ticket::Lane lane) { return lines_[static_cast<std::size_t>(lane)]; }
+  Line& line(Lane lane) { return lines_[static_cast<std::size_t>(lane)]; }
   Status keep(Events& events, std::size_t count);  // so many are at hand
-  CUstream recordable(Ticket::Lane lane);
-  Status record(Ticket::Lane lane, Events& events, CUevent* event);
-  Status end(Ticket::Lane lane, Bytes copied, CUevent begin, std::uint64_t number);
-  Status start(Ticket::Lane lane, const Gathered& copy, CUevent* begin);
-  void go(Ticket::Lane lane);
+  CUstream recordable(Lane lane);
+  Status record(Lane lane, Events& events, CUevent* event);
+  Status end(Lane lane, Bytes copied, CUevent begin, std::uint64_t number);
+  Status start(Lane lane, const Gathered& copy, CUevent* begin);
+  void go(Lane lane);
   void collect(Line& line);
   void forget(const Pending& pending);
   CUevent end_of(Ticket ticket);
@@ -87,7 +87,7 @@ class CudaLanes {
   const CudaApi& api_;
   mutable std::mutex mutex_;
   std::deque<Line> lines_;         // by lane; references stay valid
-  std::unordered_map<void*, Ticket::Lane> adopted_;
+  std::unordered_map<void*, Lane> adopted_;
   std::vector<CUevent> stamps_;
   Events timed_{CU_EVENT_DEFAULT, {}}, untimed_{CU_EVENT_DISABLE_TIMING, {}};
 };

@@ -1,31 +1,16 @@
 #include "cuda/cuda_slab.h"
 
-#include "cuda/cuda_api.h"
+#include "cuda/cuda_device.h"
 
 namespace vt {
 
 namespace {
 
 // The primary context of the device, which torch and CuPy use too, while this lives.
-class Primary {
- public:
-  Primary(const CudaApi& api, int ordinal) : api_(api) {
-    if (api_.cuDeviceGet_(&device_, ordinal) != CUDA_SUCCESS ||
-        api_.cuDevicePrimaryCtxRetain_(&context_, device_) != CUDA_SUCCESS || api_.cuCtxPushCurrent_(context_) != CUDA_SUCCESS) {
-      throw InvalidUse("CUDA device " + std::to_string(ordinal) + " gives no context");
-    }
-  }
-  ~Primary() {
-    (void)api_.cuCtxPopCurrent_(&context_);
-    (void)api_.cuDevicePrimaryCtxRelease_(device_);
-  }
-  Primary(const Primary&) = delete;
-  Primary& operator=(const Primary&) = delete;
-
- private:
-  const CudaApi& api_;
-  CUdevice device_ = 0;
-  CUcontext context_ = nullptr;
+struct Primary {
+  Primary(const CudaApi& api, int ordinal) : context(api, ordinal), current(context) {}
+  const CudaContext context;
+  const Current current;
 };
 
 bool add_chunk(const CudaApi& api, CUdeviceptr at, Bytes chunk_bytes, int ordinal) {

@@ -279,7 +279,7 @@ Status CudaDriver::unmap_host(Address at) {
 
 // --- copies ------------------------------------------------------------------------------------------------------------------
 
-Status CudaDriver::copy_at(Ticket::Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
+Status CudaDriver::copy_at(Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
   {
     std::lock_guard lock(mutex_);
     const auto leads = mapped_.find(at);

@@ -49,15 +49,15 @@ class CudaDriver final : public OrderedDriver {
   Status drop_place(const HostPlace& place) override;
   Status map_host(Address at, const HostPlace& place) override;
   Status unmap_host(Address at) override;
-  Status copy_at(Ticket::Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) override;
+  Status copy_at(Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) override;
   void go() override { lanes_.go(); }
   CopyState poll(Ticket ticket, int* error) override { return lanes_.poll(ticket, error); }
   void wait(Ticket ticket) override { lanes_.wait(ticket); }
-  LaneTimes times(Ticket::Lane lane) const override { return lanes_.times(lane); }
-  Status adopt(void* stream, Ticket::Lane* lane) override { return lanes_.adopt(stream, lane); }
-  Status mark(Ticket::Lane lane, Ticket* ticket) override { return lanes_.mark(lane, ticket); }
-  Status order(Ticket::Lane later, Ticket earlier) override { return lanes_.order(later, earlier); }
-  Status stamp(Ticket::Lane lane) override { return lanes_.stamp(lane); }
+  LaneTimes times(Lane lane) const override { return lanes_.times(lane); }
+  Status adopt(void* stream, Lane* lane) override { return lanes_.adopt(stream, lane); }
+  Status mark(Lane lane, Ticket* ticket) override { return lanes_.mark(lane, ticket); }
+  Status order(Lane later, Ticket earlier) override { return lanes_.order(later, earlier); }
+  Status stamp(Lane lane) override { return lanes_.stamp(lane); }
   Status read_stamps(std::vector<std::uint64_t>* passed) override { return lanes_.read_stamps(passed); }
   LiveHandles live() const override;
 

@@ -30,10 +30,12 @@ struct HostPlace {
   std::uint32_t piece = 0;   // of memory that was pinned at once, within which a device copies; 0: of no such
 };
 
-// Names a point in the work of a lane: passed when all that was asked of the lane before it is done. Each direction
-// of copying is a lane, whose tickets are its copies; each stream that computes is one too, on devices that have any.
+// What work is asked of, in order: each direction of copying is one, and each stream that computes, on devices that have any.
+enum class Lane : std::uint8_t { out, in, first_stream, none = 255 };
+
+// Names a point in the work of a lane: passed when all that was asked of the lane before it is done. Those of copying lanes are
+// their copies.
 struct Ticket {
-  enum class Lane : std::uint8_t { out, in, first_stream, none = 255 };
   Lane lane = Lane::out;
   std::uint64_t number = 0;  // 1, 2, 3 ... within the lane; 0 names no point
 };
@@ -135,7 +137,7 @@ class Driver {
   // Moves what bytes there are to move. Waits for no copy.
   virtual void lend_hands() {}
   // What a lane has spent on copies so far.
-  virtual LaneTimes times(Ticket::Lane lane) const = 0;
+  virtual LaneTimes times(Lane lane) const = 0;
 
   // The rest of the port of an ordered device; nullptr if this is an immediate one.
   virtual OrderedDriver* ordered() noexcept { return nullptr; }

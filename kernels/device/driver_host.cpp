@@ -24,8 +24,8 @@ Status failed(const char* call) { return {Code::failed, call, errno}; }
 
 HostDriver::HostDriver(Bytes chunk_bytes, double link_bytes_per_second, Team team)
     : chunk_bytes_(chunk_bytes),
-      out_(Ticket::Lane::out, link_bytes_per_second, team),
-      in_(Ticket::Lane::in, link_bytes_per_second, team) {
+      out_(Lane::out, link_bytes_per_second, team),
+      in_(Lane::in, link_bytes_per_second, team) {
   const auto page = static_cast<Bytes>(sysconf(_SC_PAGESIZE));
   if (!std::has_single_bit(chunk_bytes) || chunk_bytes < page) {
     throw InvalidUse("chunk must be a power of two of at least one page (" + format_bytes(page) + "), got " +
@@ -209,16 +209,16 @@ Status HostDriver::unmap_host(Address at) {
 }
 
 Status HostDriver::copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) {
-  return copy(Ticket::Lane::out, from, to, bytes, ticket);
+  return copy(Lane::out, from, to, bytes, ticket);
 }
 
 Status HostDriver::copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) {
-  return copy(Ticket::Lane::in, to, from, bytes, ticket);
+  return copy(Lane::in, to, from, bytes, ticket);
 }
 
-Status HostDriver::copy(Ticket::Lane which, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
+Status HostDriver::copy(Lane which, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) {
   std::lock_guard lock(mutex_);
-  const char* call = which == Ticket::Lane::out ? "copy_out" : "copy_in";
+  const char* call = which == Lane::out ? "copy_out" : "copy_in";
   Chunk* found = find(chunk);
   const bool ready = found != nullptr && found->mapped_at == 0 && idle(*found);
   if (!ready || bytes == 0 || bytes > chunk_bytes_) return illegal(call);

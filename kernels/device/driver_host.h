@@ -47,7 +47,7 @@ class HostDriver final : public Driver {
   void lend_hands() override;
   CopyState cancel(Ticket ticket) override;
   void retire(Ticket ticket) override;
-  LaneTimes times(Ticket::Lane which) const override { return (which == Ticket::Lane::out ? out_ : in_).times(); }
+  LaneTimes times(Lane which) const override { return (which == Lane::out ? out_ : in_).times(); }
   void before_fork() override;
   void after_fork(bool in_child) override;
   LiveHandles live() const override;
@@ -72,8 +72,8 @@ class HostDriver final : public Driver {
   bool free_address(Address at) const;
   bool idle(const Chunk& chunk);
   Chunk* find(ChunkId chunk);
-  HostLane& lane(Ticket::Lane which) { return which == Ticket::Lane::out ? out_ : in_; }
-  Status copy(Ticket::Lane which, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
+  HostLane& lane(Lane which) { return which == Lane::out ? out_ : in_; }
+  Status copy(Lane which, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket);
 
   const Bytes chunk_bytes_;
   mutable std::mutex mutex_;  // guards what follows; taken before a lane's mutex

@@ -25,7 +25,7 @@ class OrderedDriver : public Driver {
   // A copy, out to `place` or back, of a chunk to which `at` leads, and to no other before the copy is done; where that is 0,
   // wherever the chunk is. Those that follow each other on their lane side by side, there and in the host's memory, may be one;
   // it begins at the latest when something else is asked of the lane, or with go().
-  virtual Status copy_at(Ticket::Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) = 0;
+  virtual Status copy_at(Lane lane, Address at, ChunkId chunk, const HostPlace& place, Bytes bytes, Ticket* ticket) = 0;
   // Nothing follows side by side now.
   virtual void go() {}
 
@@ -37,13 +37,13 @@ class OrderedDriver : public Driver {
 
   // --- order (poll and wait serve these tickets too) -----------------------------------------------------------
   // The lane of a stream that computes, by the device's own name for it. The same stream gets the same lane.
-  virtual Status adopt(void* stream, Ticket::Lane* lane) = 0;
+  virtual Status adopt(void* stream, Lane* lane) = 0;
   // Ends the work asked of a lane so far with a ticket, the next of the lane.
-  virtual Status mark(Ticket::Lane lane, Ticket* ticket) = 0;
+  virtual Status mark(Lane lane, Ticket* ticket) = 0;
   // What is asked of `later` from now on begins when `earlier` is passed. Never waits.
-  virtual Status order(Ticket::Lane later, Ticket earlier) = 0;
+  virtual Status order(Lane later, Ticket earlier) = 0;
   // Keeps the moment at which what was asked of a lane so far is done, by the device's clock.
-  virtual Status stamp(Ticket::Lane lane) = 0;
+  virtual Status stamp(Lane lane) = 0;
   // Nanoseconds from the first moment kept to each, 0 for earlier ones, and forgets them all. Pre: all are passed.
   virtual Status read_stamps(std::vector<std::uint64_t>* passed) = 0;
 
@@ -56,10 +56,10 @@ class OrderedDriver : public Driver {
   Status unmap(Address at, Door = Door::closed) final { return unmap_run(at, 1); }
   Status protect(Address, Access) final { return illegal("protect"); }
   Status copy_out(ChunkId from, const HostPlace& to, Bytes bytes, Ticket* ticket) final {
-    return copy_at(Ticket::Lane::out, 0, from, to, bytes, ticket);
+    return copy_at(Lane::out, 0, from, to, bytes, ticket);
   }
   Status copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Ticket* ticket) final {
-    return copy_at(Ticket::Lane::in, 0, to, from, bytes, ticket);
+    return copy_at(Lane::in, 0, to, from, bytes, ticket);
   }
   Status map_host(Address, const HostPlace&) override { return {Code::failed, "map_host", 0}; }
   Status unmap_host(Address) override { return illegal("unmap_host"); }

@@ -27,7 +27,7 @@ Team computing_team() noexcept {
   return reinterpret_cast<Team>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
 }
 
-HostLane::HostLane(Ticket::Lane direction, double bytes_per_second, Team team)
+HostLane::HostLane(Lane direction, double bytes_per_second, Team team)
     : direction_(direction), bytes_per_second_(bytes_per_second), team_(team) {}
 
 HostLane::~HostLane() {
@@ -231,14 +231,14 @@ void HostLane::was_busy(Clock::time_point since) {
 void HostLane::finish(Copy& copy) {
   copy.state = copy.error != 0 ? CopyState::failed : copy.give_up ? CopyState::cancelled : CopyState::done;
   if (copy.state == CopyState::done) {
-    spans().note(direction_ == Ticket::Lane::out ? Doing::copying_out : Doing::copying_in, copy.begun, copy.bytes);
+    spans().note(direction_ == Lane::out ? Doing::copying_out : Doing::copying_in, copy.begun, copy.bytes);
   }
   ended_.notify_all();
 }
 
 int HostLane::move_piece(const Copy& copy, Bytes from, Bytes bytes) const {
   char* chunk = static_cast<char*>(copy.chunk_memory) + from;
-  const bool out = direction_ == Ticket::Lane::out;
+  const bool out = direction_ == Lane::out;
   if (copy.place.memory != nullptr) {
     char* slot = static_cast<char*>(copy.place.memory) + from;
     out ? copy_past_caches(slot, chunk, bytes) : copy_past_caches(chunk, slot, bytes);

@@ -30,7 +30,7 @@ Team computing_team() noexcept;
 class HostLane {
  public:
   // bytes_per_second 0: as fast as memory allows. `team`: moves the bytes; null: the lane's thread does.
-  HostLane(Ticket::Lane direction, double bytes_per_second, Team team);
+  HostLane(Lane direction, double bytes_per_second, Team team);
   ~HostLane();
   HostLane(const HostLane&) = delete;
   HostLane& operator=(const HostLane&) = delete;
@@ -86,7 +86,7 @@ class HostLane {
   Copy* find(std::uint64_t number);
   std::uint64_t end() const { return first_ + copies_.size(); }
 
-  const Ticket::Lane direction_;
+  const Lane direction_;
   const double bytes_per_second_;
   const Team team_;
   mutable std::mutex mutex_;

@@ -164,7 +164,7 @@ FaultOutcome Engine::on_fault(Address address) noexcept {
 
 Residency Engine::merge(const void* address) {
   if (Range* range = find(address)) {
-    const Use use{range, 0, range->chunks, false, false};
+    const Use use = all_parts(*range, false);
     pin_and_fetch({&use, 1}, "merge");
     unpin(use);
   }

@@ -14,7 +14,8 @@
 // (torch_observer.cpp), Python (module.cpp).
 //
 // Thread-safety: every public call may come from any thread. Lock order: Engine::mutex_, then a driver's own
-// mutexes. Waiting for copies is done with the lock released, and copy threads never take it.
+// mutexes. Waiting for copies is done with the lock released, and copy threads never take it. (Where an ordered device must be
+// waited for at all the lock is held: `host_waits` counts that, and there is none in a steady state.)
 #pragma once
 
 #include <functional>

@@ -23,7 +23,6 @@
 namespace vt {
 
 using Lock = std::unique_lock<std::mutex>;
-using Lane = Ticket::Lane;
 
 enum class Oversize : std::uint8_t {
   borrow,  // what cannot be brought in is used in place in the host store: slow, and right

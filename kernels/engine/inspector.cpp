@@ -37,7 +37,6 @@ Snapshot Inspector::picture() const {
   shot.slots_peak = slots_.peak();
   shot.moved_out = copies_.moved(Lane::out);
   shot.moved_in = copies_.moved(Lane::in);
-  shot.copies_out = copies_.done(Lane::out);
   shot.copies_in = copies_.done(Lane::in);
   shot.host_waits = streams_ != nullptr ? streams_->waits() : 0;
   shot.overdrawn_chunks = pool_.overdrawn();

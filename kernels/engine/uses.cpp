@@ -184,7 +184,7 @@ void Uses::give_away(Lock& lock, Range& range) {
   if (range.exported && range.missing.load() == 0) return;
   remake_.lose_sight(lock, range);
   moves_.give_away(lock, range, [&] {
-    const Use use{&range, 0, range.chunks, true, false};
+    const Use use = all_parts(range, true);
     pins_.pin(use);
     fetch(lock, {&use, 1}, "an address given away");
     pins_.unpin(use);

@@ -25,7 +25,7 @@ Wish wish_of(Thread& thread, Engine& engine, Bytes bytes, const Recording& recor
 }
 }  // namespace
 
-void* allocate_managed(Engine& engine, Bytes bytes, Ticket::Lane stream) {
+void* allocate_managed(Engine& engine, Bytes bytes, Lane stream) {
   Thread& thread = this_thread();
   works(thread);
   const bool newborn = thread.solid > 0 && thread.engine == &engine;
@@ -85,16 +85,14 @@ void keep(Engine& engine, std::span<const Address> addresses) {
   for (const Address address : addresses) {
     Range* range = engine.find(reinterpret_cast<const void*>(address));
     if (range == nullptr) continue;
-    Use use = whole(*range, false);
-    use.whole = false;
-    thread.kept.push_back(use);
+    thread.kept.push_back(all_parts(*range, false));
   }
   const std::span<const Use> uses(thread.kept.begin() + first, thread.kept.end());
   if (uses.empty()) return;
   engine.pin_and_fetch(uses, "a backward written in Python");
-  const Ticket::Lane stream = current_stream(engine);
+  const Lane stream = current_stream(engine);
   for (const Use& use : uses) {
-    if (stream != Ticket::Lane::none) engine.streams()->ready_on(stream, *use.range);
+    if (stream != Lane::none) engine.streams()->ready_on(stream, *use.range);
   }
 }
 
@@ -106,9 +104,9 @@ std::size_t kept(const Engine& engine) noexcept {
 void release_kept(Engine& engine, std::size_t but) {
   Thread& thread = this_thread();
   if (thread.kept_engine != &engine) return;
-  const Ticket::Lane stream = current_stream(engine);
+  const Lane stream = current_stream(engine);
   for (; thread.kept.size() > but; thread.kept.pop_back()) {
-    if (stream != Ticket::Lane::none) engine.streams()->used_on(stream, *thread.kept.back().range);
+    if (stream != Lane::none) engine.streams()->used_on(stream, *thread.kept.back().range);
     engine.unpin(thread.kept.back());
   }
 }

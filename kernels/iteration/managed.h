@@ -10,7 +10,7 @@
 namespace vt {
 
 // nullptr once the engine is detached. Throws OutOfMemory. `stream`: where it is used first, on an ordered device.
-void* allocate_managed(Engine& engine, Bytes bytes, Ticket::Lane stream = Ticket::Lane::none);
+void* allocate_managed(Engine& engine, Bytes bytes, Lane stream = Lane::none);
 // Pre: `address` is a live tensor's. The engine need not be the current one.
 void free_managed(Engine& engine, void* address);
 // One tensor more lies in the allocation around `address`, which is a shelf from now on: it is freed with the last of them, at

@@ -146,7 +146,7 @@ bool PlanRunner::has_plan() const noexcept {
   return std::any_of(plans_.begin(), plans_.end(), fits) || std::any_of(incoming_.begin(), incoming_.end(), fits);
 }
 
-std::uint32_t PlanRunner::row(Engine& engine, OpId op, Ticket::Lane stream) {
+std::uint32_t PlanRunner::row(Engine& engine, OpId op, Lane stream) {
   if (recorder_.full()) {  // no training iteration: an evaluation without end, perhaps
     recording_ = false;
     if (active_ != nullptr) deviate(engine);

@@ -59,10 +59,10 @@ class PlanRunner {
   // Forgets plans and records, now.
   void reset();
 
-  // What the thread that runs iterations does (torch_observer.cpp, torch_bridge.cpp).
+  // What the thread that runs iterations does (torch_observer.cpp, managed.cpp).
   bool recording() const noexcept { return recording_; }
   // `stream`: what the row is asked of, on an ordered device.
-  std::uint32_t row(Engine& engine, OpId op, Ticket::Lane stream = Ticket::Lane::none);
+  std::uint32_t row(Engine& engine, OpId op, Lane stream = Lane::none);
   // Whether an operation that begins with this row will be run again.
   bool sees(std::uint32_t row) const noexcept {
     return active_ != nullptr && ahead_.row(row) < active_->sees.size() && active_->sees[ahead_.row(row)] != 0;

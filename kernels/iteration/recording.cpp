@@ -73,7 +73,7 @@ Recording::Recording(const Thread& thread) : lock_(*g_runner_mutex, std::defer_l
 
 PlanRunner* Recording::operator->() const noexcept { return g_runner; }
 
-void begin_row(const Recording& recording, Thread& thread, Engine& engine, Ticket::Lane stream) {
+void begin_row(const Recording& recording, Thread& thread, Engine& engine, Lane stream) {
   static const OpId outside = operator_id("(outside operations)");
   static const OpId went_on = operator_id("(goes on)");
   if (thread.frames.empty()) {

@@ -39,7 +39,7 @@ class Recording {
 };
 
 // The innermost operation under way uses managed memory: it is a row of the trace from now on. Pre: the recording is not empty.
-void begin_row(const Recording& recording, Thread& thread, Engine& engine, Ticket::Lane stream);
+void begin_row(const Recording& recording, Thread& thread, Engine& engine, Lane stream);
 
 // Measures what is not computing.
 class Stall {

@@ -1,7 +1,7 @@
 // The steps of a plan, by which an iteration finds its place in it.
 //
-// A *step* is an operation, and how much was allocated since the one before. So many steps in a row tell a place in a plan, if
-// not always one place alone, as layers are alike.
+// A *step* is an operation, and how many tensors were allocated since the one before. So many steps in a row tell a place in a
+// plan, if not always one place alone, as layers are alike.
 //
 // Covers: the newest steps of an iteration, all of a plan, where the ones are in the other.
 // Leaves: when that is asked (way_back.h).

@@ -58,10 +58,10 @@ Thread& this_thread() {
 
 void set_current_stream(CurrentStream current) noexcept { g_current_stream = current; }
 
-Ticket::Lane current_stream(Engine& engine) {
-  if (engine.streams() == nullptr) return Ticket::Lane::none;
+Lane current_stream(Engine& engine) {
+  if (engine.streams() == nullptr) return Lane::none;
   const CurrentStream current = g_current_stream.load();
-  return current != nullptr ? current(engine) : Ticket::Lane::none;
+  return current != nullptr ? current(engine) : Lane::none;
 }
 
 const char* operation_name(const Thread& thread) noexcept {

@@ -22,7 +22,7 @@ struct Frame {
   const char* name;
   OpId id;
   std::uint32_t row;  // of the recorder; kNone until it uses or allocates managed memory
-  Ticket::Lane stream = Ticket::Lane::none;  // what it is asked of, on an ordered device; else none
+  Lane stream = Lane::none;  // what it is asked of, on an ordered device; else none
   bool draws = false;  // random numbers
   bool keeps = false;  // what it was given and what it made: it goes on using that when it has returned
 };
@@ -94,9 +94,9 @@ inline void works(Thread& thread) noexcept {
 std::size_t working_threads() noexcept;
 
 // The lane of the stream this thread's operations are asked of now. Whoever brings an ordered engine sets it; none on others.
-using CurrentStream = Ticket::Lane (*)(Engine& engine);
+using CurrentStream = Lane (*)(Engine& engine);
 void set_current_stream(CurrentStream current) noexcept;
-Ticket::Lane current_stream(Engine& engine);
+Lane current_stream(Engine& engine);
 
 // The innermost operation under way, for messages; nullptr outside.
 const char* operation_name(const Thread& thread) noexcept;

@@ -20,7 +20,7 @@ class Timing {
   // the times of its rows.
   bool ends(Engine& engine, Recorder& recorder, bool planned, bool wanted);
   // A row begins of what is asked of `stream`.
-  void row(Engine& engine, Ticket::Lane stream) {
+  void row(Engine& engine, Lane stream) {
     if (left_ > 0) engine.streams()->row_begins(stream);
   }
   // What the rows from `first` to the log's last took when an iteration was timed last, if it was one like this; else 0.

@@ -26,7 +26,6 @@ struct CopyJob {
 
 class CopyEngine {
  public:
-  using Lane = Ticket::Lane;
 
   explicit CopyEngine(Driver& driver) : driver_(driver) {}
 

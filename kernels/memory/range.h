@@ -61,7 +61,7 @@ struct Range {
   std::atomic<bool> known{false};         // its content is known to the recipes: whoever writes it says so first
 
   // On ordered devices only: what of the work that was asked for may still touch it.
-  Ticket::Lane home = Ticket::Lane::none;  // the stream it was allocated on
+  Lane home = Lane::none;  // the stream it was allocated on
   // Whether an operation had it as an argument. What never was may be a workspace some library keeps by its bare address
   // (cuBLAS): nobody would bring it back, so it never leaves.
   std::atomic<bool> seen{false};
@@ -70,7 +70,7 @@ struct Range {
   std::atomic<std::uint64_t> made{0};
   std::atomic<std::uint64_t> used{0};      // the newest use: lane and number of a ticket, packed; 0 for none
   Fence others;                            // uses by other streams before it
-  std::vector<Ticket::Lane> recorded;      // streams that may use it until it is freed
+  std::vector<Lane> recorded;      // streams that may use it until it is freed
   bool seated = false;                     // its vTensors have seats (engine/seats.h)
   std::uint32_t in_seat = 0;               // how many of them sat there when it was allocated
   Range* maker = nullptr;                  // where it was made when it was made again last: those addresses led where these do
@@ -96,6 +96,7 @@ struct Use {
 };
 
 inline Use whole(Range& range, bool write) noexcept { return {&range, 0, range.chunks, write, true}; }
+inline Use all_parts(Range& range, bool write) noexcept { return {&range, 0, range.chunks, write, false}; }
 
 // Where a plan wants a new tensor to be: a wish (engine/seats.h).
 struct Wish {

@@ -19,7 +19,6 @@ RangeCache::Ranges& RangeCache::of_size(std::uint32_t chunks) {
 void RangeCache::put(Range* range) {
   of_size(range->chunks).push_back(range);
   chunks_ += range->chunks;
-  ++size_;
 }
 
 Range* RangeCache::take(std::uint32_t chunks) {
@@ -40,7 +39,6 @@ Range* RangeCache::remove(Ranges& ranges, Ranges::iterator at) {
   Range* range = *at;
   ranges.erase(at);
   chunks_ -= range->chunks;
-  --size_;
   return range;
 }
 

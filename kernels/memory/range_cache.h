@@ -28,7 +28,6 @@ class RangeCache {
   Range* take_any();
 
   std::size_t chunks() const noexcept { return chunks_; }
-  std::size_t size() const noexcept { return size_; }
 
  private:
   using Ranges = std::deque<Range*>;  // of one size, oldest at the front
@@ -40,7 +39,6 @@ class RangeCache {
   Ranges* newest_ = nullptr;  // asked for last, most often again: an entry of `by_size_`, which stay where they are
   std::uint32_t newest_size_ = 0;
   std::size_t chunks_ = 0;
-  std::size_t size_ = 0;
 };
 
 }  // namespace vt

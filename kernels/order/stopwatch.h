@@ -16,7 +16,6 @@ namespace vt {
 
 class Stopwatch {
  public:
-  using Lane = Ticket::Lane;
 
   explicit Stopwatch(OrderedDriver& driver) : driver_(driver) {}
 

@@ -28,7 +28,7 @@ Ticket StreamOrder::make(Ticket ticket) {
   return ticket;
 }
 
-StreamOrder::Lane StreamOrder::adopt(void* stream) {
+Lane StreamOrder::adopt(void* stream) {
   Lane lane = Lane::none;
   must([&] { return driver_.adopt(stream, &lane); });
   lanes_ = std::max(lanes_, static_cast<std::size_t>(lane) + 1);

@@ -32,7 +32,6 @@ class Fence {
     for (const Ticket& point : other.points_) add(point);
   }
   void clear() noexcept { points_.clear(); }
-  bool empty() const noexcept { return points_.empty(); }
   auto begin() const noexcept { return points_.begin(); }
   auto end() const noexcept { return points_.end(); }
 
@@ -42,7 +41,6 @@ class Fence {
 
 class StreamOrder {
  public:
-  using Lane = Ticket::Lane;
 
   explicit StreamOrder(OrderedDriver& driver) : driver_(driver), stopwatch_(driver) {}
 

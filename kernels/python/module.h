@@ -18,7 +18,7 @@ struct MadeEngine {
 EngineConfig config_of(std::size_t budget_chunks, const std::string& policy, const std::string& granularity,
                        const std::string& leaving, bool raise_oversize);
 
-// The same over an ordered device in ordinary memory, its order of work drawn from `seed` (driver_late.h).
+// An engine over an ordered device in ordinary memory, its order of work drawn from `seed` (driver_late.h).
 std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
                                          const std::string& policy, const std::string& leaving, std::uint32_t seed, bool places,
                                          bool strict);

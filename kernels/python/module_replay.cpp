@@ -17,7 +17,6 @@ namespace py = pybind11;
 namespace vt {
 namespace {
 
-using Lane = Ticket::Lane;
 constexpr auto kFills = static_cast<std::int64_t>(Recorder::CallOf::Again::fills);
 
 class Replay {

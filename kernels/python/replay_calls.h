@@ -34,7 +34,6 @@ struct ModelCall final : Operation {
 
 class ModelRemaker final : public Remaker {
  public:
-  using Lane = Ticket::Lane;
   ModelRemaker(Engine& engine, ModelDriver& device, Lane stream, std::uint64_t launch_ns)
       : engine_(engine), device_(device), stream_(stream), launch_ns_(launch_ns) {}
   void run(const Recipes::Run& run, const Take& take, bool aside) override;

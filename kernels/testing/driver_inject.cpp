@@ -98,7 +98,7 @@ Status InjectDriver::copy_in(const HostPlace& from, ChunkId to, Bytes bytes, Tic
 
 CopyState InjectDriver::poll(Ticket ticket, int* error) {
   const CopyState state = inner_->poll(ticket, error);
-  if (state != CopyState::done || !fails(ticket.lane == Ticket::Lane::out ? "poll_out" : "poll_in")) return state;
+  if (state != CopyState::done || !fails(ticket.lane == Lane::out ? "poll_out" : "poll_in")) return state;
   if (error != nullptr) *error = EIO;
   return CopyState::failed;
 }

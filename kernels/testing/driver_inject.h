@@ -45,7 +45,7 @@ class InjectDriver final : public Driver {
   CopyState poll(Ticket ticket, int* error) override;
   void wait(Ticket ticket) override;
   CopyState cancel(Ticket ticket) override { return inner_->cancel(ticket); }
-  LaneTimes times(Ticket::Lane lane) const override { return inner_->times(lane); }
+  LaneTimes times(Lane lane) const override { return inner_->times(lane); }
   void retire(Ticket ticket) override { inner_->retire(ticket); }
   Hands hands() const noexcept override { return inner_->hands(); }
   void lend_hands() override { inner_->lend_hands(); }

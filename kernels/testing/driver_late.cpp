@@ -22,7 +22,7 @@ bool close_again(Address at, Bytes bytes) {
   return mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
-LateWork::Lane number(Ticket::Lane lane) { return static_cast<LateWork::Lane>(lane); }
+LateWork::Lane number(Lane lane) { return static_cast<LateWork::Lane>(lane); }
 
 LateWork::Point point(const std::vector<std::vector<LateWork::Point>>& tickets, Ticket ticket) {
   return tickets.at(number(ticket.lane)).at(ticket.number - 1);

@@ -26,7 +26,6 @@ struct ModelCosts {
 
 class ModelDriver final : public OrderedDriver {
  public:
-  using Lane = Ticket::Lane;
 
   ModelDriver(Bytes chunk_bytes, const ModelCosts& costs) : chunk_bytes_(chunk_bytes), costs_(costs), lanes_(2) {}
 

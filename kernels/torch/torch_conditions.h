@@ -15,7 +15,6 @@ class Conditions {
 
   // Those that hold now, on this thread.
   static Conditions now();
-  bool operator==(const Conditions&) const = default;
   // Whether floats are rounded and kept as every thread begins with. If not, what OpenMP's threads do depends on which thread
   // made them, and when (torch.set_flush_denormal).
   static bool floats_are_usual();

@@ -36,11 +36,11 @@ std::atomic<Engine*> g_makes_nothing{nullptr};  // nothing is dropped there whil
 // The engine of a managed address: the current one, or one of an earlier session.
 Engine* owner_of(const void* address) { return address == nullptr ? nullptr : engine_of(address); }
 
-Ticket::Lane lane_of(Engine& engine, cudaStream_t stream) {
+Lane lane_of(Engine& engine, cudaStream_t stream) {
   struct Known {
     Engine* engine = nullptr;
     cudaStream_t stream = nullptr;
-    Ticket::Lane lane = Ticket::Lane::none;
+    Lane lane = Lane::none;
   };
   static thread_local Known known;  // most threads use one stream
   if (known.engine != &engine || known.stream != stream) known = {&engine, stream, engine.streams()->lane(stream)};
@@ -49,11 +49,11 @@ Ticket::Lane lane_of(Engine& engine, cudaStream_t stream) {
 
 bool capturing() { return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None; }
 
-Ticket::Lane lane_of_this_thread(Engine& engine) {
+Lane lane_of_this_thread(Engine& engine) {
   const int ordinal = g_ordinal.load(std::memory_order_relaxed);
   // Events of others have no place in a graph that is being captured; what it uses must be resident before (data_ptr() keeps it
   // so).
-  if (ordinal < 0 || capturing()) return Ticket::Lane::none;
+  if (ordinal < 0 || capturing()) return Lane::none;
   return lane_of(engine, c10::cuda::getCurrentCUDAStream(static_cast<DeviceIndex>(ordinal)).stream());
 }
 

@@ -27,9 +27,7 @@ namespace {
 
 // The part of its storage a dense tensor can reach; the whole range where that is not known.
 Use extent(Engine& engine, Range& range, const c10::TensorImpl& tensor, const void* storage, bool write) {
-  Use all = whole(range, write);
-  all.whole = false;
-  if (tensor.has_symbolic_sizes_strides() || tensor.is_nested()) return all;
+  if (tensor.has_symbolic_sizes_strides() || tensor.is_nested()) return all_parts(range, write);
   const std::int64_t elements = reach(tensor);
   if (elements == 0) return engine.part(range, 0, 0, write);
   const Bytes item = tensor.itemsize();
@@ -155,7 +153,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   // An operation that itself enabled vtensor ends before it is observed: nested in it, nothing is.
   const bool observe = engine != nullptr && engine == thread.engine && !(streams != nullptr && in_forked_child());
   const bool transparent = traits.transparent || !observe;
-  const auto stream = observe ? current_stream(*engine) : Ticket::Lane::none;
+  const auto stream = observe ? current_stream(*engine) : Lane::none;
   thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, stream,
                            traits.draws && observe, traits.keeps_arguments && observe});
   thread.solid += !transparent;
@@ -203,12 +201,12 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   if (!thread.due.empty()) make_due(thread, *engine);
   if (!thread.missing.empty()) fetch_missing(thread, *engine);
   // A graph that is captured uses these addresses for good.
-  if (traits.keeps_arguments || (streams != nullptr && stream == Ticket::Lane::none)) {
+  if (traits.keeps_arguments || (streams != nullptr && stream == Lane::none)) {
     for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
       engine->export_address(reinterpret_cast<const void*>(thread.uses[i].range->base), true);
     }
   }
-  if (stream != Ticket::Lane::none) {
+  if (stream != Lane::none) {
     for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
       streams->ready_on(stream, *thread.uses[i].range);
     }
@@ -240,7 +238,7 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
   if (frame.row != kNone && !frame.transparent) {
     if (const Recording recording{thread}) recording->row_ends(frame.row);
   }
-  if (frame.stream != Ticket::Lane::none) note_uses(thread, frame);
+  if (frame.stream != Lane::none) note_uses(thread, frame);
   if (frame.keeps) {
     const std::vector<Range*> made = thread.newborns;  // what is made again for it may be newborn, too
     for (const Range* range : made) thread.engine->export_address(reinterpret_cast<const void*>(range->base), true);

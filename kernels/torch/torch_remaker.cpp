@@ -49,10 +49,10 @@ class Running {
     std::swap(thread_.seen_call, outer_);
     thread_.seen_call.counts = true;
     ++thread_.remaking;
-    if (stream_ != Ticket::Lane::none) engine.streams()->makes_again(stream_);
+    if (stream_ != Lane::none) engine.streams()->makes_again(stream_);
   }
   ~Running() {
-    for (const auto& [range, owner] : owners_) engine_.unpin(use_of(*range));  // where a step failed
+    for (const auto& [range, owner] : owners_) engine_.unpin(all_parts(*range, false));  // where a step failed
     owners_.clear();
     --thread_.remaking;
     thread_.making = {};
@@ -82,14 +82,14 @@ class Running {
         call.op().callBoxed(&stack);
       }
       for (Range* source : run_.entries[at].read) {
-        if (stream_ != Ticket::Lane::none && source != nullptr) engine_.streams()->read_again(stream_, *source);
+        if (stream_ != Lane::none && source != nullptr) engine_.streams()->read_again(stream_, *source);
       }
       keep_results(at, call, stack);
     }
     making_.settle(
         at, [&](const Content& content, Range& range) { take_(content, range); },
         [&](Range& range) {
-          engine_.unpin(use_of(range));
+          engine_.unpin(all_parts(range, false));
           owners_.erase(&range);
         });
   }
@@ -118,23 +118,17 @@ class Running {
         });
       }
       if (!owners_.contains(&range)) fatal(std::string(call.name()) + " keeps what it made to itself");
-      const Use use = use_of(range);
+      const Use use = all_parts(range, false);
       engine_.pin_and_fetch({&use, 1}, call.name());
     }
     if (call.overwrites != kNone) making_.overwrote(at, call.overwrites, births.size());
-  }
-
-  Use use_of(Range& range) const {
-    Use use = whole(range, false);
-    use.whole = false;
-    return use;
   }
 
   Engine& engine_;
   const Recipes::Run& run_;
   const Remaker::Take& take_;
   Thread& thread_;
-  const Ticket::Lane stream_ = current_stream(engine_);
+  const Lane stream_ = current_stream(engine_);
   Seen outer_;
   Making making_;
   std::vector<Range*> owners_of_results_;  // of the entry that runs
@@ -231,7 +225,7 @@ void forget_thread_aside() { g_aside = new Aside; }
 
 std::optional<bool> made_alike(Engine& engine, Range& range) {
   bool same = false;
-  const Use use{&range, 0, range.chunks, false, false};
+  const Use use = all_parts(range, false);
   engine.pin_and_fetch({&use, 1}, "a comparison");
   const bool made = engine.remake().check(range, [&](const Content&, Range& again) {
     const auto bytes = static_cast<std::int64_t>(range.bytes);

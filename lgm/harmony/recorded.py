@@ -101,7 +101,7 @@ def profile_of(trace: Trace, samples: int, layers: int = 32) -> Recorded:
 
 def _lasting(trace: Trace, backward: int, edges: Ints) -> tuple[Floats, float]:
     """[n] Bytes of weights, and bytes of what only the optimizer uses."""
-    lasts = (trace.tensor_born < 0) & (trace.tensor_died < 0)
+    lasts = trace.lasting
     first = np.full(trace.tensors, trace.operations)
     np.minimum.at(first, trace.use_tensor, trace.use_op)
     early = lasts & (first < backward)

@@ -52,7 +52,7 @@ def roles_of(trace: Trace) -> Roles:
     first, last = np.full(m, n), np.full(m, -1)
     np.minimum.at(first, trace.use_tensor, trace.use_op)
     np.maximum.at(last, trace.use_tensor, trace.use_op)
-    born, lasts = trace.tensor_born, (trace.tensor_born < 0) & (trace.tensor_died < 0)
+    born, lasts = trace.tensor_born, trace.lasting
     role = np.full(m, ROLES.index("other"))
     role[(born >= 0) & (born < backward) & (last >= backward)] = ROLES.index("activations")
     role[(born >= backward) & (born < step)] = ROLES.index("gradients of activations")

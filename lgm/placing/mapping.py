@@ -172,9 +172,8 @@ def away_at_turn(plan: Plan) -> list[tuple[int, int, int]]:
         t, a, b = (int(getattr(plan, f"{side}_{f}")[k]) for f in ("tensor", "first", "last"))
         away.setdefault(t, np.zeros(int(chunks[t]), dtype=np.bool_))[a:b] = not kind
     result = []
+    lives_on = trace.lasting | trace.wraps
     for t, flags in away.items():
-        born, died = int(trace.tensor_born[t]), int(trace.tensor_died[t])
-        lives_on = (born < 0 and died < 0) or 0 <= died < born
         edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
-        result += [(t, int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True) if lives_on]
+        result += [(t, int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True) if lives_on[t]]
     return result

@@ -88,7 +88,7 @@ class Lanes:
         self.least = min(self.least, self.free)
 
     def wait_for_chunks(self, now: float, chunks: int) -> float:
-        """The time at which `chunks` are free. Arrivals that wait come first, as in the core."""
+        """The time at which `chunks` are free, later than in the core: here arrivals that wait come first."""
         self.advance(now)
         while self.free < chunks:
             if not self.leaving:

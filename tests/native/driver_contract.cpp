@@ -265,7 +265,7 @@ TEST(hands_move_bytes_and_the_link_ends_copies_in_its_own_time) {
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
   CHECK(took.count() > 0.2);
-  CHECK(static_cast<double>(driver.times(Ticket::Lane::out).busy_ns) > 0.2e9);
+  CHECK(static_cast<double>(driver.times(Lane::out).busy_ns) > 0.2e9);
   CHECK(driver.live().copies == 0);
 }
 

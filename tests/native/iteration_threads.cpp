@@ -44,7 +44,7 @@ void operation(Engine& engine, const char* name, char* memory, Kernel kernel) {
     Range* range = engine.find(memory);
     Use use = whole(*range, true);
     if (const Recording recording{thread}) {
-      begin_row(recording, thread, engine, Ticket::Lane::none);
+      begin_row(recording, thread, engine, Lane::none);
       recording->use(*range, use);
     }
     const Stall stall(thread);
@@ -66,7 +66,7 @@ char* make(Engine& engine, char value) {
   char* memory = nullptr;
   operation(engine, "make", nullptr, [&](char*) {
     Thread& thread = this_thread();
-    if (const Recording recording{thread}) begin_row(recording, thread, engine, Ticket::Lane::none);
+    if (const Recording recording{thread}) begin_row(recording, thread, engine, Lane::none);
     memory = static_cast<char*>(engine.allocate(2 * kChunk));
     if (const Recording recording{thread}) recording->born(*engine.find(memory));
   });

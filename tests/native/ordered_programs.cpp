@@ -50,7 +50,6 @@ struct Device {
   std::uintptr_t streams = 0;
 };
 #endif
-using Lane = Ticket::Lane;
 
 struct Tensor {
   Range* range;
@@ -749,7 +748,7 @@ TEST(copies_that_follow_each_other_side_by_side_are_one) {
   std::vector<Ticket> in(kCount), out(kCount);
   const auto bring = [&](std::size_t i) {
     const HostPlace place{there.data() + i * kChunk, -1, 0, 0, 0, 1};
-    CHECK(driver.copy_at(Ticket::Lane::in, at + i * kChunk, chunks[i], place, kChunk, &in[i]).ok());
+    CHECK(driver.copy_at(Lane::in, at + i * kChunk, chunks[i], place, kChunk, &in[i]).ok());
   };
   for (std::size_t i = 0; i < 4; ++i) bring(i);
   CHECK(standin().copies == 0);
@@ -764,23 +763,23 @@ TEST(copies_that_follow_each_other_side_by_side_are_one) {
   for (const Ticket& ticket : in) CHECK(driver.poll(ticket, nullptr) == CopyState::done);
   const auto send = [&](std::size_t i, std::size_t to, std::uint32_t piece = 1) {
     const HostPlace place{back.data() + to * kChunk, -1, 0, 0, 0, piece};
-    CHECK(driver.copy_at(Ticket::Lane::out, at + i * kChunk, chunks[i], place, kChunk, &out[i]).ok());
+    CHECK(driver.copy_at(Lane::out, at + i * kChunk, chunks[i], place, kChunk, &out[i]).ok());
   };
   send(0, 0);
   send(1, 1);
-  CHECK(driver.order(Ticket::Lane::in, out[0]).ok());  // what is waited for begins
+  CHECK(driver.order(Lane::in, out[0]).ok());  // what is waited for begins
   CHECK(standin().copies == 4);
   send(2, 3);
   send(3, 2);  // side by side here, but not there
   send(4, 4, 2);
   send(5, 5, 3);  // side by side, but in memory that was pinned by another call
   Ticket all;
-  CHECK(driver.mark(Ticket::Lane::out, &all).ok() && all.number == 7);
+  CHECK(driver.mark(Lane::out, &all).ok() && all.number == 7);
   CHECK(standin().copies == 8);
   driver.wait(all);
   std::swap_ranges(back.begin() + 2 * kChunk, back.begin() + 3 * kChunk, back.begin() + 3 * kChunk);
   CHECK(back == there);
-  CHECK(!driver.copy_at(Ticket::Lane::out, at, chunks[1], {back.data()}, kChunk, &all).ok());  // it leads elsewhere
+  CHECK(!driver.copy_at(Lane::out, at, chunks[1], {back.data()}, kChunk, &all).ok());  // it leads elsewhere
   CHECK(driver.unmap_run(at, kCount).ok() && driver.release(at).ok());
   for (const ChunkId chunk : chunks) CHECK(driver.destroy(chunk).ok());
   CHECK(standin().work.complaints().empty());
@@ -798,11 +797,11 @@ TEST(few_copies_are_timed_and_the_others_are_taken_to_go_as_fast) {
   standin().elapsed = {2, 4, 6};  // ms
   Ticket ticket;
   for (int i = 0; i < 16; ++i) {
-    CHECK(driver.copy_at(Ticket::Lane::in, at, chunk, {there.data()}, kChunk, &ticket).ok());
+    CHECK(driver.copy_at(Lane::in, at, chunk, {there.data()}, kChunk, &ticket).ok());
     driver.wait(ticket);
   }
   CHECK(standin().records == records + 16 + 3);
-  CHECK(std::llround(static_cast<double>(driver.times(Ticket::Lane::in).busy_ns) / 1e6) == 7 * 2 + 7 * 3 + 2 * 4);
+  CHECK(std::llround(static_cast<double>(driver.times(Lane::in).busy_ns) / 1e6) == 7 * 2 + 7 * 3 + 2 * 4);
   CHECK(driver.unmap_run(at, 1).ok() && driver.release(at).ok() && driver.destroy(chunk).ok());
   CHECK(standin().work.complaints().empty());
 }

@@ -74,11 +74,7 @@ class HostMemory:
             for t, at in zip(tensors, offsets, strict=False)
         ]
         """The places, by tensor."""
-        self._end = weakref.finalize(self, _give_back, whole, pinned and _pin(whole))
-
-    def close(self) -> None:
-        """No vTensor has its content here any more. Pre: no place is used."""
-        self._end()
+        weakref.finalize(self, _give_back, whole, pinned and _pin(whole))
 
     @staticmethod
     def size_for(tensors: Sequence[torch.Tensor]) -> int:
