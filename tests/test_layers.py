@@ -19,7 +19,7 @@ FOLDERS = [  # of kernels/
     {"engine"},
     {"process"},
     {"iteration"},
-    {"torch"},
+    {"torch", "replay"},
     {"python"},
 ]
 ENGINE = [  # the rooms of kernels/engine

@@ -1,4 +1,4 @@
-#include "python/replay_calls.h"
+#include "replay/calls.h"
 
 namespace vt {
 

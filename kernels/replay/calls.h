@@ -1,7 +1,7 @@
 // Calls of a recorded iteration that can be run again, on a modelled GPU.
 //
 // Covers: what a call reads, makes and takes; running it again, by arithmetic.
-// Leaves: when (recipes.h, plan_runner.h), the iteration around it (module_replay.cpp).
+// Leaves: when (recipes.h, plan_runner.h), the iteration around it (replay.h).
 #pragma once
 
 #include <optional>
