@@ -1,6 +1,7 @@
 #include "engine/inspector.h"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "engine/messages.h"
 
@@ -159,7 +160,9 @@ std::string Inspector::out_of_memory(const Status& why, Bytes bytes, const char*
           " used.\n  ";
   switch (why.code) {
     case Code::host_full:
-      text += "What would help: a larger host store (host=, or spill_dir= on a disk with room), or a smaller batch.";
+      text += why.error == EFBIG
+                  ? "What would help: files that may be larger (ulimit -f), or a smaller batch."
+                  : "What would help: a larger host store (host=, or spill_dir= on a disk with room), or a smaller batch.";
       break;
     case Code::nothing_leaves:
       if (!copies) {

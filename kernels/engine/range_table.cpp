@@ -13,14 +13,20 @@ namespace {
 constexpr std::size_t kWindowChunks = std::size_t{1} << 21;
 constexpr Bytes kWindowBytes = Bytes{4} << 40;  // a GPU has fewer addresses than a processor
 constexpr std::size_t kLeast = 2;               // chunks of window for each of the budget, where no more can be had
+constexpr std::size_t kLeft = 3;                // times as many addresses stay for the program, where they are limited
 }  // namespace
 
 RangeTable::RangeTable(Ground& ground)
     : ground_(ground), entries_(std::min(kWindowChunks, kWindowBytes >> ground.shift)) {
   Status status = ground_.driver.reserve(window(), &base_);
-  while (!status.ok() && entries_ / 2 >= kLeast * ground_.config.budget_chunks) {
+  bool left = status.ok();
+  while (!left && entries_ / 2 >= kLeast * ground_.config.budget_chunks) {
+    if (status.ok()) (void)ground_.driver.release(base_);
     entries_ /= 2;
     status = ground_.driver.reserve(window(), &base_);
+    Address rest = 0;
+    left = status.ok() && ground_.driver.reserve(kLeft * window(), &rest).ok();
+    if (left) (void)ground_.driver.release(rest);
   }
   if (!status.ok()) {
     throw InvalidUse("cannot reserve " + format_bytes(window()) + " of addresses: " + describe(status) +

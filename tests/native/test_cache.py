@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +48,29 @@ def refusal() -> str:
     with pytest.raises(vtensor.BuildError) as caught:
         native.load.__wrapped__()
     return str(caught.value)
+
+
+def test_what_a_killed_build_left_is_removed(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library.unlink()
+    cut_off = library.parent / "building-1"
+    cut_off.mkdir()
+    (cut_off / "0.cpp.o").write_bytes(b"half")
+    monkeypatch.setattr(native.library, "build", lambda target: target.write_bytes(b""))
+    native.library._build_once(library)
+    assert library.is_file() and not cut_off.exists()
+
+
+def test_who_waits_for_anothers_build_says_so(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (library.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waits = threading.Thread(target=native.library._build_once, args=(library,))
+        waits.start()
+        said = ""
+        while waits.is_alive() and "waiting for another process" not in said:
+            said += capsys.readouterr().err
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    waits.join()
+    assert "waiting for another process" in said
 
 
 def test_what_is_ours_is_accepted(library: Path) -> None:

@@ -322,6 +322,33 @@ print("ends")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
 
 
+def train() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(6)])
+    with vtensor.enabled("1MiB", chunk="16KiB", min_size="4KiB", host="64MiB"):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(256, 256)).square().mean().backward()
+            optimizer.step()
+            planning.wait_for_plan()
+        assert vtensor.memory_stats()["planned_iterations"] > 0
+
+
+def test_where_no_thread_can_be_started_either_the_program_makes_plans(
+    helper: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(analysis, "_FEW", 0)
+    monkeypatch.setattr(sys, "executable", "")
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refused)
+        train()
+    assert [record.levelname for record in caplog.records if "between two iterations" in record.message] == ["WARNING"]
+
+
 @pytest.mark.parametrize("few", [0, 400], ids=["many operations", "few"])
 def test_training_is_planned_by_it_where_there_is_much_to_do(
     few: int, helper: Any, monkeypatch: pytest.MonkeyPatch
@@ -335,17 +362,8 @@ def test_training_is_planned_by_it_where_there_is_much_to_do(
         return answer
 
     monkeypatch.setattr(helper, "_ask", seen)
-    torch.manual_seed(0)
-    model = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(6)])
-    with vtensor.enabled("1MiB", chunk="16KiB", min_size="4KiB", host="64MiB"):
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        for _ in range(8):
-            optimizer.zero_grad()
-            model(torch.randn(256, 256)).square().mean().backward()
-            optimizer.step()
-            planning.wait_for_plan()
-        assert vtensor.memory_stats()["planned_iterations"] > 0
-        assert any(isinstance(answer, lgm.Plan) for answer in answers) == (few == 0)
+    train()
+    assert any(isinstance(answer, lgm.Plan) for answer in answers) == (few == 0)
 
 
 def test_a_process_is_begun_whatever_the_program_is_like(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,10 +311,14 @@ def test_a_forked_process_is_told_and_can_end(tmp_path: Path) -> None:
         "from vtensor import planning\n"
         "import time; planning.current().work.start(lambda: time.sleep(1))\n"
         "if (child := os.fork()) == 0:\n"
-        "    vtensor.enable('4MiB')\n"
+        "    assert not vtensor.is_enabled() and 'made in it are torch' in vtensor.memory_summary()\n"
+        "    with vtensor.enabled('4MiB'):\n"
+        "        pass\n"
+        "    vtensor.memory_stats()\n"
         "    vtensor.disable()\n"
         "    os._exit(0)\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
+        "assert vtensor.is_enabled() and 'forked' not in vtensor.memory_summary()\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -87,3 +87,23 @@ def test_a_fork_where_addresses_are_limited(tmp_path: Path) -> None:
     """A child has no part of the file, which may be larger than what it may address."""
     done = subprocess.run([sys.executable, "-c", FORKS, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.stdout == "0\n", done.stderr
+
+
+LIMITED = """
+import resource, sys, torch, vtensor
+vtensor.enable(16 * 4096, chunk=4096, min_size=1, spill_dir=sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (8 * 4096,) * 2)
+kept = []
+try:
+    for i in range(20):
+        kept.append(torch.full((8192,), float(i)))
+except torch.OutOfMemoryError as error:
+    print(error)
+assert all(float(tensor[0]) == i for i, tensor in enumerate(kept))
+"""
+
+
+def test_files_are_limited(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "What would help: files that may be larger (ulimit -f)" in done.stdout

@@ -35,6 +35,7 @@ from .cuda_headers import cuda_include
 __all__ = ["build", "compiler", "flags", "is_cuda", "library_path", "load", "sources_dir", "unit_text", "units"]
 
 _NAME = "_vtensor_native"
+_SCRATCH = "building-"  # folders beside the build
 _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG"]  # no -Werror: compilers will warn of more
 _SEAMS = ("python", "torch")  # folders whose files include Python's or torch's headers
 _SECONDS = 60.0  # of one core for all of it (measured: g++ 12 on an Intel Xeon; each file by itself: 140)
@@ -168,7 +169,7 @@ def build(target: Path) -> None:
     if cuda:
         given.append("-DVT_CUDA")
     include = [f"-isystem{path}" for path in (*torch_include(), python_include(), *cuda)]
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=target.parent) as scratch:
 
         def compile_one(number: int, files: list[Path]) -> str:
             unit = Path(scratch) / f"{number}.cpp"
@@ -213,8 +214,16 @@ def _build_once(target: Path) -> None:
     make_private(target.parent)
     check_ours(target)  # others could exchange what is compiled before it is linked
     with (target.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(
+                "vtensor: waiting for another process, which compiles the native core ...", file=sys.stderr, flush=True
+            )
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_file():
+            for cut_off in target.parent.glob(_SCRATCH + "*"):  # of a build that was killed
+                shutil.rmtree(cut_off, ignore_errors=True)
             build(target)
 
 
@@ -236,8 +245,9 @@ def load() -> ModuleType:
         check_ours(target)
     except OSError as error:
         raise BuildError(
-            f"the compiled core cannot be kept in {cache_dir()} ({error.strerror}: {error.filename}); set "
-            "VTENSOR_CACHE to a directory that you can write to"
+            f"the compiled core cannot be kept in {cache_dir()} ({error.strerror}"
+            f"{f': {error.filename}' if error.filename else ''}); set VTENSOR_CACHE to a directory that you can write "
+            "to, with room for 20 MB"
         ) from None
     spec = importlib.util.spec_from_file_location(_NAME, target)
     assert spec is not None and spec.loader is not None  # the suffix is one of an extension

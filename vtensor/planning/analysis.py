@@ -236,7 +236,8 @@ def prepare(allocations: int) -> None:
     To begin one takes half a second where all cores are busy.
     """
     if allocations > _FEW // 2 and _helper.works:
-        threading.Thread(target=_helper.prepare, name="vtensor-helper", daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # no thread can be started: then it is begun when it is asked
+            threading.Thread(target=_helper.prepare, name="vtensor-helper", daemon=True).start()
 
 
 def plans(

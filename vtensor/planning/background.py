@@ -33,6 +33,7 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, task: Callable[[], None]) -> None:
+        """Raises RuntimeError if no thread can be started (``ulimit -u``, a container's limit)."""
         # Kept before it is started: a thread that runs is always known.
         self._thread = threading.Thread(target=self._run, args=(task,), name=self._name, daemon=True)
         self._thread.start()

@@ -51,6 +51,7 @@ class Planner:
         self._inside = False  # of what is one iteration, whatever steps there are
         self._marker = Marker()
         self.work = Background("vtensor-planner")
+        self._alone = False  # no thread could be started
         self.wanted = False  # somebody wants a trace, whatever the policy
         self.journal: Journal | None = None
         self.listeners: list[Callable[[], None]] = []  # called when an iteration ended
@@ -145,7 +146,16 @@ class Planner:
                 return
             device = found_device(self.config, before, now, raw["stalls"] / 1e9)
             self._forgotten_when_begun = self._forgotten
-            self.work.start(lambda: self._analyze(raw, device))
+            self._begin(lambda: self._analyze(raw, device))
+
+    def _begin(self, task: Callable[[], None]) -> None:
+        try:
+            self.work.start(task)
+        except RuntimeError as error:
+            if not self._alone:
+                log.warning("%s: plans are made between two iterations, which takes longer", error)
+            self._alone = True
+            task()
 
     def change_budget(self, config: Config) -> None:
         """Plans were made for another budget: new ones are made."""

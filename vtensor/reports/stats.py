@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from ..planning.current_planner import newest_plan, why_no_plan
-from ..session.lifecycle import active_config, core
+from ..session.lifecycle import active_config, core, is_enabled
 from ..settings.config import format_bytes
 
 __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
@@ -150,6 +150,8 @@ def memory_summary() -> str:
     if s["overdrawn_bytes.peak"]:
         rows.append(("beyond the budget", size["overdrawn_bytes.current"], peak("overdrawn_bytes")))
     title = f"vtensor{_rank()}: {config.policy} by {config.granularity}, chunks of {format_bytes(config.chunk)}"
+    if not is_enabled():
+        title += " (tensors from before this process was forked; those made in it are torch's)"
     return "\n".join([title, *(f"  {name:<26} {value:>14}   {note}".rstrip() for name, value, note in rows)])
 
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from ..errors import NotEnabledError
 from ..logs import log, set_log_level
 from ..settings.config import Device, Granularity, Oversize, Policy, Recompute
 from ..settings.environment import is_set
@@ -152,7 +153,9 @@ def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator
 
     Nested in an enabled session it changes the budget for the block and puts the old one back after it.
     """
-    outer = lifecycle.active_config() if lifecycle.is_enabled() else None
+    outer = None
+    with contextlib.suppress(NotEnabledError):
+        outer = lifecycle.active_config()  # also that of a process that forked this one
     try:
         enable(budget, **options)
         yield

@@ -61,8 +61,8 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def is_enabled() -> bool:
-    """Whether large tensors made now, on the session's device, are managed."""
-    return _active is not None
+    """Whether large tensors made now, on the session's device, are managed; not in a child that was forked since."""
+    return _active is not None and os.getpid() == _process
 
 
 def active_config() -> Config:

@@ -53,13 +53,13 @@ def processors() -> int:
 
 
 def host_store_of_its_own() -> int:
-    """Four fifths of RAM; half of the addresses that are left where they are limited (``ulimit -v``)."""
+    """Four fifths of RAM; a third of the addresses that are left where they are limited (``ulimit -v``)."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     room = physical_memory() * 4 // 5
     if limit == resource.RLIM_INFINITY:
         return room
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    return min(room, max(limit - used, 0) // 2)
+    return min(room, max(limit - used, 0) // 3)
 
 
 def budget_of_its_own(free: int) -> int:
