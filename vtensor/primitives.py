@@ -16,7 +16,7 @@ from . import native
 from .errors import ConfigError
 from .hooks.doors import address_of, storage_of
 from .session.adoption import Owner, move_in
-from .session.lifecycle import active_config, core
+from .session.lifecycle import active_config, active_core
 from .settings.config import parse_bytes
 
 __all__ = ["Residency", "State", "VTensor", "adopt", "merge", "residency", "salloc", "split"]
@@ -93,12 +93,12 @@ def salloc(nbytes: int | str) -> torch.Tensor:
     torch.OutOfMemoryError
         If the chunks cannot be had; nothing changed then.
     """
-    module = core()
-    module.manage("all")
+    core = active_core()
+    core.manage("all")
     try:
         return torch.empty(parse_bytes(nbytes, "nbytes"), dtype=torch.uint8, device=active_config().device)
     finally:
-        module.manage("large")
+        core.manage("large")
 
 
 def merge(tensor: torch.Tensor) -> torch.Tensor:

@@ -416,15 +416,15 @@ def test_a_plan_that_is_outdated_while_it_is_handed_over_is_forgotten(monkeypatc
         installed = []
 
         def forget_meanwhile() -> None:
-            installed.append(planner.module.plan_counters()["installed"])
+            installed.append(planner.core.plan_counters()["installed"])
             planner.forget_plans()
 
         device = lgm.Device(planner.config.budget_chunks, 1e9, 1e9)
-        before = planner.module.plan_counters()
+        before = planner.core.plan_counters()
         assert planner._hand_over(device, lambda: None)
         planner._forgotten_when_begun = planner._forgotten
         forgets = []
-        monkeypatch.setattr(planner.module, "forget_plans", lambda: forgets.append(1), raising=False)
+        monkeypatch.setattr(planner.core, "forget_plans", lambda: forgets.append(1), raising=False)
         assert not planner._hand_over(device, forget_meanwhile)
         assert installed == [before["installed"]]
         assert len(forgets) == 2  # by who changed the budget, and once more for what came after that

@@ -100,20 +100,20 @@ def _compiler() -> Iterator[Finding]:
 
 def _core() -> Iterator[Finding]:
     try:
-        module = native.load()
+        core = native.load()
         yield "native core", True, str(native.library_path())
-        yield from _gpu_core(module)
+        yield from _gpu_core(core)
     except (VtensorError, ImportError) as error:
         yield "native core", False, str(error)
 
 
-def _gpu_core(module: ModuleType) -> Iterator[Finding]:
+def _gpu_core(core: ModuleType) -> Iterator[Finding]:
     import torch
 
     if not torch.cuda.is_available():
         return
     try:
-        found = look_at_gpu(module, torch.cuda.current_device())
+        found = look_at_gpu(core, torch.cuda.current_device())
         yield "gpu memory", True, "can be managed; an operation larger than the budget gets more while it runs"
         if found["integrated"]:
             yield "one memory", True, "the processor's too: nothing is copied, what leaves is made again"

@@ -52,7 +52,7 @@ class Measuring:
 
     Parameters
     ----------
-    module
+    core
         The core, with a session without a budget.
     gpu, numbers
         A device to be answered for too, by the names of ``lgm fit --gpu`` and ``--numbers``; None: this one only.
@@ -61,9 +61,9 @@ class Measuring:
     """
 
     def __init__(
-        self, module: ModuleType, gpu: str | None = None, numbers: Numbers = "fp32", path: str | None = None
+        self, core: ModuleType, gpu: str | None = None, numbers: Numbers = "fp32", path: str | None = None
     ) -> None:
-        self._module, self._gpu, self._numbers, self._path = module, gpu, numbers, path
+        self._core, self._gpu, self._numbers, self._path = core, gpu, numbers, path
         self._times: dict[tuple[int, int], list[float]] = {}  # of each kind: operations, and bytes they allocate
         self._newest: dict[tuple[int, int], dict[str, Any]] = {}
         self._iterations = 0
@@ -86,7 +86,7 @@ class Measuring:
             self._copy()
 
     def _record(self) -> None:
-        raw = self._module.recorded_iteration()
+        raw = self._core.recorded_iteration()
         if not raw["took"]:
             return
         self._iterations += 1
@@ -117,7 +117,7 @@ class Measuring:
             self._end()
 
     def _copy(self) -> None:
-        shot, raw = self._module.snapshot(), self._module.recorded_iteration()
+        shot, raw = self._core.snapshot(), self._core.recorded_iteration()
         self._copying += 1
         if self._shot:
             self._device = found_device(lifecycle.active_config(), self._shot, shot, raw["stalls"] / 1e9)
@@ -148,8 +148,8 @@ class Measuring:
             )
             return
         self._say_how()
-        device = self._device or found_device(lifecycle.active_config(), {}, self._module.snapshot())
-        beside = int(self._module.unmanaged()["peak"])
+        device = self._device or found_device(lifecycle.active_config(), {}, self._core.snapshot())
+        beside = int(self._core.unmanaged()["peak"])
         try:
             pressed = _paced(self._trace, self._pressed) if self._pressed else None
             if pressed is not None and pressed.seconds < self._trace.seconds:

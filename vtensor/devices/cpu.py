@@ -14,21 +14,21 @@ from ..settings.config import Config
 __all__ = ["start_cpu", "stop_cpu"]
 
 
-def start_cpu(module: ModuleType, config: Config) -> None:
+def start_cpu(core: ModuleType, config: Config) -> None:
     """Start the core; :func:`stop_cpu` undoes it."""
     try:
-        module.start(
-            **config.core,
+        core.start(
+            **config.for_core,
             spill_dir=config.spill_dir,
             link=config.link,
             # The operation that first exceeds the budget is not seen otherwise, and could not be refused; what was
             # never seen could not be made again.
             observe_always=config.oversize == "raise" or config.leaving != "copy",
         )
-    except module.InvalidUse as error:
+    except core.InvalidUse as error:
         raise ConfigError(str(error)) from None
 
 
-def stop_cpu(module: ModuleType) -> None:
+def stop_cpu(core: ModuleType) -> None:
     """Stop the core; does nothing where it does not run."""
-    module.stop()
+    core.stop()

@@ -26,7 +26,7 @@ _kept: list[DevicePool] = []  # of earlier sessions whose tensors live on
 _set_before: tuple[bool, bool] | None = None  # of torch: threads of backward, fused TorchScript; None: not changed
 
 
-def look_at_gpu(module: ModuleType, ordinal: int) -> dict[str, Any]:
+def look_at_gpu(core: ModuleType, ordinal: int) -> dict[str, Any]:
     """What the core finds out about a GPU: ``name``, ``integrated`` (its memory is the processor's), ``host_in_place``.
 
     Raises
@@ -34,13 +34,13 @@ def look_at_gpu(module: ModuleType, ordinal: int) -> dict[str, Any]:
     UnsupportedDeviceError
         If its memory cannot be managed, saying why.
     """
-    if not hasattr(module, "probe_cuda"):
+    if not hasattr(core, "probe_cuda"):
         raise UnsupportedDeviceError(
             "this torch was built without CUDA; install one with it, or pass device='cpu' to manage CPU tensors"
         )
     try:
-        found: dict[str, Any] = module.probe_cuda(ordinal)
-    except module.InvalidUse as error:
+        found: dict[str, Any] = core.probe_cuda(ordinal)
+    except core.InvalidUse as error:
         raise UnsupportedDeviceError(str(error)) from None
     if not found["virtual_memory"]:
         raise UnsupportedDeviceError(
@@ -49,7 +49,7 @@ def look_at_gpu(module: ModuleType, ordinal: int) -> dict[str, Any]:
     return found
 
 
-def fit_gpu(module: ModuleType, config: Config) -> Config:
+def fit_gpu(core: ModuleType, config: Config) -> Config:
     """Settings that suit the GPU: where its memory is the processor's, nothing is copied.
 
     Raises
@@ -57,7 +57,7 @@ def fit_gpu(module: ModuleType, config: Config) -> Config:
     UnsupportedDeviceError
         Where managing memory cannot work or gives nothing, saying why, and what to do.
     """
-    found = look_at_gpu(module, config.ordinal)
+    found = look_at_gpu(core, config.ordinal)
     if not found["integrated"] or config.recompute == "only" or is_set("VTENSOR_INTEGRATED"):
         return config
     if config.recompute == "never":
@@ -73,7 +73,7 @@ def fit_gpu(module: ModuleType, config: Config) -> Config:
     return replace(config, recompute="only")
 
 
-def start_gpu(module: ModuleType, config: Config) -> None:
+def start_gpu(core: ModuleType, config: Config) -> None:
     """Start the core on ``config.ordinal``; its chunks come from a CuPy pool where there is CuPy.
 
     :func:`stop_gpu` undoes it, also in part.
@@ -82,18 +82,18 @@ def start_gpu(module: ModuleType, config: Config) -> None:
 
     global _pool, _set_before
     if is_strict():
-        be_strict(module)
-    _pool = make_device_pool(module, config.chunk, config.ordinal, config.budget)
+        be_strict(core)
+    _pool = make_device_pool(core, config.chunk, config.ordinal, config.budget)
     lent = [] if _pool is None else _pool.lend(config.budget_chunks)
     try:
-        module.start_cuda(
-            **config.core,
+        core.start_cuda(
+            **config.for_core,
             ordinal=config.ordinal,
             donated=lent,
             places=is_set("VTENSOR_HOST_IN_PLACE"),  # CUDA's own copies crash on it (DESIGN.md, "Ordered devices")
             strict=is_strict(),
         )
-    except module.InvalidUse as error:
+    except core.InvalidUse as error:
         raise ConfigError(str(error)) from None
     # One thread runs forward and backward, so that an iteration is one sequence of operations that can be recorded. A
     # fused group of TorchScript's is no operation: its kernel would read what is away.
@@ -111,16 +111,16 @@ def _set_torch(multithreaded: bool, fused: bool) -> None:
     torch._C._jit_override_can_fuse_on_gpu(fused)
 
 
-def resize_gpu(module: ModuleType, config: Config) -> None:
+def resize_gpu(core: ModuleType, config: Config) -> None:
     """The pool follows a budget that changed; the core has changed its own already."""
     if _pool is None:
         return
-    _pool.take_back(module.unused_chunks())
+    _pool.take_back(core.unused_chunks())
     _pool.resize(config.budget)
-    module.donate(_pool.lend(max(config.budget_chunks - _pool.lent_bytes // config.chunk, 0)))
+    core.donate(_pool.lend(max(config.budget_chunks - _pool.lent_bytes // config.chunk, 0)))
 
 
-def stop_gpu(module: ModuleType) -> None:
+def stop_gpu(core: ModuleType) -> None:
     """Stop the core; raises ``torch.OutOfMemoryError`` if live tensors in the host store cannot come back.
 
     May be called again where it was interrupted, and where nothing was started.
@@ -133,8 +133,8 @@ def stop_gpu(module: ModuleType) -> None:
         _kept.append(pool)  # until the core says that no tensor uses its chunks; interrupted, it stays here
     _pool = None
     try:
-        drained, unused = module.stop_cuda()
-    except module.OutOfMemory as error:
+        drained, unused = core.stop_cuda()
+    except core.OutOfMemory as error:
         _pool = pool
         if pool is not None:
             _kept.remove(pool)

@@ -167,12 +167,12 @@ class Hosted:
 @contextlib.contextmanager
 def _unmanaged() -> Iterator[None]:
     """What this thread makes in the host's memory counts to no budget."""
-    module = native.load()
-    module.manage("none")
+    core = native.load()
+    core.manage("none")
     try:
         yield
     finally:
-        module.manage("large")
+        core.manage("large")
 
 
 def _is_managed(tensor: torch.Tensor) -> bool:

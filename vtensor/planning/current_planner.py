@@ -41,11 +41,11 @@ def start_planner(config: Config, plan: lgm.Plan | None) -> Planner:
     """Begin to look for iterations. `plan` comes from a file, and is followed from the first boundary on."""
     global _planner
     begin()
-    _planner = Planner(module := native.load(), config)
+    _planner = Planner(core := native.load(), config)
     if plan is not None:
-        install(module, plan, recording_of(plan), config.budget_chunks)
+        install(core, plan, recording_of(plan), config.budget_chunks)
         _planner.plan = plan
-        module.observe()
+        core.observe()
     _planner.attach()
     return _planner
 
@@ -88,7 +88,7 @@ def keep_journal() -> Journal:
     """Note what each iteration does from now on."""
     planner = current()
     if planner.journal is None:
-        planner.journal = Journal(planner.module)
+        planner.journal = Journal(planner.core)
         listen(planner.journal.note)
     return planner.journal
 

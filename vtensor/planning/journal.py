@@ -25,8 +25,8 @@ _MOST = 2000  # iterations, the newest
 class Journal:
     """One row for each iteration, from the first boundary on."""
 
-    def __init__(self, module: ModuleType) -> None:
-        self._module = module
+    def __init__(self, core: ModuleType) -> None:
+        self._core = core
         self._before: tuple[float, dict[str, Any], dict[str, Any]] | None = None
         self._next_line: float | None = None  # when; None: nobody watches
         self._rows: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MOST)
@@ -38,7 +38,7 @@ class Journal:
 
     def note(self) -> None:
         """An iteration ended."""
-        now = time.perf_counter(), self._module.snapshot(), self._module.plan_counters()
+        now = time.perf_counter(), self._core.snapshot(), self._core.plan_counters()
         if self._before is not None:
             self._rows.append(self._row(self._before, now))
             if self._next_line is not None and now[0] >= self._next_line:

@@ -43,8 +43,8 @@ _ELSEWHERE = "the thread that ended the last iteration does nothing in the next:
 class Planner:
     """One per enabled session."""
 
-    def __init__(self, module: ModuleType, config: Config) -> None:
-        self.module, self.config = module, config
+    def __init__(self, core: ModuleType, config: Config) -> None:
+        self.core, self.config = core, config
         kinds: dict[str, Callable[[Recording, Any, lgm.Device], None]] = {"plan": self._plan, "delta": self._prefetch}
         self._make = kinds.get(config.policy)  # of an iteration that is worth it (kernels/iteration/sightings.h)
         self._marked = False  # somebody calls step()
@@ -131,16 +131,16 @@ class Planner:
             self._boundary()
 
     def _boundary(self) -> None:
-        telling = self.module.boundary(self.wanted)
+        telling = self.core.boundary(self.wanted)
         for listener in list(self.listeners):  # one may end its listening
             with ours_only("something at the end of an iteration was left out"):
                 listener()
-        before, now = self._figures, self.module.snapshot() if self._make is not None else {}
+        before, now = self._figures, self.core.snapshot() if self._make is not None else {}
         self._figures = now
         if self.config.policy == "plan" and self.plan is None and _left(now) and not _left(before):
             prepare(now["allocations"])
         if telling and self._make is not None and not self.work.busy:
-            raw = self.module.recorded_iteration()
+            raw = self.core.recorded_iteration()
             if not len(raw["op_name"]):
                 self.why_not = _ELSEWHERE
                 return
@@ -166,7 +166,7 @@ class Planner:
         """New ones are made."""
         self._forgotten += 1
         self.plan, self.why_not = None, ""
-        self.module.forget_plans()
+        self.core.forget_plans()
 
     def _analyze(self, raw: dict[str, Any], device: lgm.Device) -> None:
         assert self._make is not None
@@ -183,7 +183,7 @@ class Planner:
 
     def _prefetch(self, recording: Recording, raw: dict[str, Any], device: lgm.Device) -> None:
         arrivals = prefetch(recording.trace, raw["use_away"], device)
-        if self._hand_over(device, partial(install_arrivals, self.module, arrivals, recording)):
+        if self._hand_over(device, partial(install_arrivals, self.core, arrivals, recording)):
             log.info("prefetching: %d operations found something away", len(np.unique(arrivals.op)))
 
     def _hand_over(self, device: lgm.Device, install: Callable[[], None]) -> bool:
@@ -192,16 +192,16 @@ class Planner:
             return False
         install()
         if outdated := self._is_outdated(device):  # since a moment ago
-            self.module.forget_plans()
+            self.core.forget_plans()
         return not outdated
 
     def _is_outdated(self, device: lgm.Device) -> bool:
         return device.budget_chunks != self.config.budget_chunks or self._forgotten_when_begun != self._forgotten
 
     def _plan(self, recording: Recording, _raw: dict[str, Any], device: lgm.Device) -> None:
-        less = to_plan_for(self.module, recording.trace, device, self.config.recompute)
+        less = to_plan_for(self.core, recording.trace, device, self.config.recompute)
         for plan in plans(recording.trace, less, self.config.recompute, in_haste=not recording.followed):
-            if not self._hand_over(device, partial(install, self.module, plan, recording, device.budget_chunks)):
+            if not self._hand_over(device, partial(install, self.core, plan, recording, device.budget_chunks)):
                 return
             self.plan, self.why_not = plan, ""
             log.info(

@@ -58,11 +58,11 @@ def _recorded(recording: Recording) -> dict[str, object]:
     }
 
 
-def install_arrivals(module: ModuleType, arrivals: Copies, recording: Recording) -> None:
+def install_arrivals(core: ModuleType, arrivals: Copies, recording: Recording) -> None:
     """Hand over copies in alone; what leaves is the policy's. They begin from the next boundary on."""
     keep = np.ones(recording.trace.tensors, dtype=np.int64)
     # Another of an iteration that follows it would bring nothing: there nothing was found away.
-    module.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep, "computing_ns": 0} | _moves("in", arrivals))
+    core.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep, "computing_ns": 0} | _moves("in", arrivals))
 
 
 def _moves(side: str, copies: Copies) -> dict[str, object]:
@@ -70,18 +70,18 @@ def _moves(side: str, copies: Copies) -> dict[str, object]:
 
 
 def to_plan_for(
-    module: ModuleType, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute = "auto"
+    core: ModuleType, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute = "auto"
 ) -> lgm.Device:
     """The device as a plan is to see it: where vTensors have seats, with a few chunks less.
 
     Not where nothing is copied: there may be no plan for less.
     """
-    if not module.ordered() or recompute == "only":
+    if not core.ordered() or recompute == "only":
         return device
     return replace(device, budget_chunks=device.budget_chunks - to_spare(trace, device.budget_chunks))
 
 
-def install(module: ModuleType, plan: lgm.Plan, recording: Recording, budget_chunks: int) -> None:
+def install(core: ModuleType, plan: lgm.Plan, recording: Recording, budget_chunks: int) -> None:
     """Hand a plan to the core, which has so many chunks; it is followed from the next boundary on."""
     again, trace = plan.remaking, plan.recorded
     away = np.array(away_at_turn(plan), dtype=np.int64).reshape(-1, 3)
@@ -95,7 +95,7 @@ def install(module: ModuleType, plan: lgm.Plan, recording: Recording, budget_chu
         "away_first": away[:, 1],
         "away_last": away[:, 2],
     }
-    if module.ordered():  # where leading an address to another chunk costs more than a kernel
+    if core.ordered():  # where leading an address to another chunk costs more than a kernel
         seated = seats(plan, budget_chunks)
         if (seated.chunk >= 0).any():
             moves |= {"seat_first": seated.first, "seat_chunk": seated.chunk}
@@ -116,7 +116,7 @@ def install(module: ModuleType, plan: lgm.Plan, recording: Recording, budget_chu
             "make_first": np.zeros_like(makes),
             "make_last": trace.chunks[makes],
         }
-    module.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep} | moves)
+    core.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep} | moves)
 
 
 def recording_of(plan: lgm.Plan) -> Recording:

@@ -37,9 +37,9 @@ def record() -> None:
     """
     planner = current()
     planner.wanted = True
-    planner.module.observe()
+    planner.core.observe()
     if not is_verifying() and planner.config.leaving == "copy":  # else all is seen anyway
-        planner.module.see("noted")  # a trace says what could be made again
+        planner.core.see("noted")  # a trace says what could be made again
 
 
 def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
@@ -71,7 +71,7 @@ def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
 
 def recorded_trace(**meta: Any) -> lgm.Trace:
     """The last whole iteration, as :func:`save_trace` writes it."""
-    raw = current().module.recorded_iteration()
+    raw = current().core.recorded_iteration()
     if not len(raw["op_name"]):
         first = "" if current().wanted else "call vtensor.record() first, then "
         raise RuntimeError(
@@ -96,7 +96,7 @@ def _names(trace: lgm.Trace) -> list[str]:
 def trace_of(raw: dict[str, Any], **meta: Any) -> lgm.Trace:
     """What the core's log of an iteration says, with what is known of this machine."""
     planner = current()
-    meta = {"unmanaged_bytes": planner.module.unmanaged()["peak"], "shelves": planner.shelves, **meta}
+    meta = {"unmanaged_bytes": planner.core.unmanaged()["peak"], "shelves": planner.shelves, **meta}
     if planner.config.device == "cpu" and "flop_per_second" not in meta:
         meta["flop_per_second"] = _flop_per_second(torch.get_num_threads())
     return make_recording(raw, planner.config.chunk, meta).trace

@@ -23,7 +23,7 @@ import torch
 
 from ..errors import VtensorError
 from ..planning.current_planner import listen
-from ..session.lifecycle import core
+from ..session.lifecycle import active_core
 from ..settings.config import format_bytes
 
 __all__ = ["Tracks", "tracks"]
@@ -120,9 +120,9 @@ def tracks() -> Iterator[Tracks]:
     0
     >>> vtensor.disable()
     """
-    module = core()
+    core = active_core()
     kept = Tracks()
-    module.keep_spans()
+    core.keep_spans()
     unlisten = listen(kept.mark)
     kept.mark()
     try:
@@ -130,4 +130,4 @@ def tracks() -> Iterator[Tracks]:
     finally:
         unlisten()
         kept.mark()
-        kept.spans = module.take_spans()
+        kept.spans = core.take_spans()

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from ..planning.current_planner import newest_plan, why_no_plan
-from ..session.lifecycle import active_config, core, is_enabled
+from ..session.lifecycle import active_config, active_core, is_enabled
 from ..settings.config import format_bytes
 
 __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
@@ -61,13 +61,13 @@ def memory_stats() -> dict[str, Any]:
     NotEnabledError
         If vtensor is not enabled.
     """
-    module = core()
-    shot = module.snapshot()
+    core = active_core()
+    shot = core.snapshot()
     chunk = shot["chunk_bytes"]
     stats: dict[str, Any] = {}
     for name in _AMOUNTS:
         stats.update({f"{name}.{key}": value for key, value in shot[name].items()})
-    stats.update({f"unmanaged_bytes.{key}": value for key, value in module.unmanaged().items()})
+    stats.update({f"unmanaged_bytes.{key}": value for key, value in core.unmanaged().items()})
     stats["held_bytes.current"] = shot["held_chunks"] * chunk
     stats["held_bytes.peak"] = shot["peak_held_chunks"] * chunk
     stats["used_bytes.current"] = (shot["held_chunks"] - shot["cached_chunks"]) * chunk
@@ -89,7 +89,7 @@ def memory_stats() -> dict[str, Any]:
     copying = (shot["out_ns"] + shot["in_ns"]) / 1e9
     stats["exposed_copy_seconds"] = stats["wait_seconds"]
     stats["hidden_copy_seconds"] = max(copying - stats["wait_seconds"], 0.0)
-    plans = module.plan_counters()
+    plans = core.plan_counters()
     stats["iterations"] = plans["iterations"]
     stats["planned_iterations"] = plans["planned"]
     stats["deviations"] = plans["deviations"]
@@ -187,7 +187,7 @@ def _plan_note(s: dict[str, Any]) -> str:
 
 def _why_left() -> str:
     """Where the last iteration that left its plan did."""
-    left_at = core().plan_counters()["left_at"]
+    left_at = active_core().plan_counters()["left_at"]
     return "the last ended early" if left_at is None else f"the last at operation {left_at[0]}, {left_at[1]}"
 
 
@@ -207,4 +207,4 @@ def reset_peak_memory_stats() -> None:
     NotEnabledError
         If vtensor is not enabled.
     """
-    core().reset_peaks()
+    active_core().reset_peaks()

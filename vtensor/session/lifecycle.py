@@ -42,7 +42,7 @@ from .adoption import say_what_is_older
 from .reserve import keep_free
 from .shelves import keep_shelves
 
-__all__ = ["active_config", "ask", "core", "end", "is_enabled", "resize"]
+__all__ = ["active_config", "active_core", "ask", "end", "is_enabled", "resize"]
 
 _lock = threading.RLock()
 _begun: Config | None = None  # the session that is there in whole or in part, as it is to be
@@ -78,7 +78,7 @@ def active_config() -> Config:
     return _active
 
 
-def core() -> ModuleType:
+def active_core() -> ModuleType:
     """The native core, for callers that need an enabled session."""
     active_config()
     return native.load()
@@ -114,10 +114,10 @@ def resize(budget: int) -> None:
 
 def _begin(config: Config, plan: lgm.Plan | None) -> None:
     global _begun, _active, _looked, _process
-    module = native.load()
+    core = native.load()
     _process = os.getpid()
     if config.device == "cuda":
-        config = fit_gpu(module, config)
+        config = fit_gpu(core, config)
     _begun = config
     try:
         _start(config)
@@ -130,7 +130,7 @@ def _begin(config: Config, plan: lgm.Plan | None) -> None:
         _looked = True
         say_what_is_older(config)
     if log.isEnabledFor(logging.DEBUG):
-        watchdog.start(module)  # for good: tensors outlive the session, and so does what can stand
+        watchdog.start(core)  # for good: tensors outlive the session, and so does what can stand
     log.info(
         "enabled: budget %s in chunks of %s, host store %s in %s, %s by %s", format_bytes(config.budget),
         format_bytes(config.chunk), format_bytes(config.host), config.spill_dir or "RAM", config.policy,
@@ -139,27 +139,27 @@ def _begin(config: Config, plan: lgm.Plan | None) -> None:
 
 
 def _start(config: Config) -> None:
-    module = native.load()
+    core = native.load()
     settle()
     if config.device == "cuda":
-        start_gpu(module, config)
+        start_gpu(core, config)
     else:
-        start_cpu(module, config)
+        start_cpu(core, config)
 
 
 def _watch(config: Config, plan: lgm.Plan | None) -> None:
     """Put what the core has to be told of around torch's functions."""
-    module = native.load()
-    open_doors(module, config.device)
-    watch_compiled(module)
-    cut_foreach(module, _bytes_of_one_call)
+    core = native.load()
+    open_doors(core, config.device)
+    watch_compiled(core)
+    cut_foreach(core, _bytes_of_one_call)
     if config.recompute != "never":
         verify = is_verifying()
         everything = verify or config.leaving != "copy"  # what no plan names may be dropped, too
-        module.see("all" if everything else "planned", verify)
+        core.see("all" if everything else "planned", verify)
     tell_of_passes(start_planner(config, plan).pass_ends)
-    keep_free(module, config, resize)
-    keep_shelves(module, plan)
+    keep_free(core, config, resize)
+    keep_shelves(core, plan)
 
 
 def _bytes_of_one_call() -> int:
@@ -173,18 +173,18 @@ def _end() -> None:
     global _begun, _active
     if _begun is None:
         return
-    module = native.load()
+    core = native.load()
     active, _active = _active, None
     if _begun.device == "cuda":
         try:
-            stop_gpu(module)
+            stop_gpu(core)
         except torch.OutOfMemoryError:
             _active = active
             raise
     stop_planner()
     restore()
     if _begun.device == "cpu":
-        stop_cpu(module)
+        stop_cpu(core)
     _begun = None
 
 
@@ -199,15 +199,15 @@ def _change_budget(active: Config, budget: int) -> None:
     if budget == active.budget and _begun is active:
         return
     asked, before = replace(active, budget=budget), _begun
-    module = native.load()
+    core = native.load()
     _begun = asked
     try:
-        module.resize(asked.budget_chunks)
-    except module.OutOfMemory as error:
+        core.resize(asked.budget_chunks)
+    except core.OutOfMemory as error:
         _begun = before
         raise torch.OutOfMemoryError(str(error)) from None
     if asked.device == "cuda":
-        resize_gpu(module, asked)
+        resize_gpu(core, asked)
     current().change_budget(asked)
     _active = asked
     log.info("budget changed from %s to %s", format_bytes(active.budget), format_bytes(asked.budget))

@@ -29,17 +29,17 @@ _PAUSE = 1.0  # seconds between looks
 _LEAST = 8  # the budget never gets smaller than such a part of what it was
 
 
-def keep_free(module: ModuleType, config: Config, change: Callable[[int], None]) -> None:
+def keep_free(core: ModuleType, config: Config, change: Callable[[int], None]) -> None:
     """Look after each iteration from now on, if the budget is one of its own; `change` takes another one in bytes."""
     if config.reserve:
-        listen(Reserve(module, config, change).look)
+        listen(Reserve(core, config, change).look)
 
 
 class Reserve:
     """Of one session."""
 
-    def __init__(self, module: ModuleType, config: Config, change: Callable[[int], None]) -> None:
-        self._module, self._config, self._change = module, config, change
+    def __init__(self, core: ModuleType, config: Config, change: Callable[[int], None]) -> None:
+        self._core, self._config, self._change = core, config, change
         self._budget = config.budget
         self._next = 0.0
 
@@ -49,7 +49,7 @@ class Reserve:
         if now < self._next:
             return
         self._next = now + _PAUSE
-        shot = self._module.snapshot()
+        shot = self._core.snapshot()
         chunk, reserve = self._config.chunk, self._config.reserve
         if shot["budget_chunks"] * chunk != self._budget:
             return  # whoever changed it knows what he wants
@@ -66,7 +66,7 @@ class Reserve:
         except torch.OutOfMemoryError as error:
             log.warning("%s are left of %s for what is not managed, and the budget stays: %s", left, wanted, error)
             return
-        if self._module.snapshot()["budget_chunks"] * chunk != lower:
+        if self._core.snapshot()["budget_chunks"] * chunk != lower:
             return  # nobody may change it here (a forked child), and that was said
         log.warning(
             "%s are left of %s for what is not managed: the budget is %s from now on, it was %s",

@@ -38,14 +38,14 @@ _SHARE = 16  # of the budget, the largest shelf; and of a tensor, the padding th
 _WORTH = 128  # of the budget: moving what saves less is not worth the time
 
 
-def keep_shelves(module: ModuleType, plan: lgm.Plan | None) -> None:
+def keep_shelves(core: ModuleType, plan: lgm.Plan | None) -> None:
     """From now on, in this session, what optimizers keep is put on shelves once memory is short.
 
     With a `plan` from a file only if there were some when it was recorded: it knows tensors by their sizes.
     """
     planner = current()
     if _pays(planner.config) and (plan is None or plan.recorded.meta.get("shelves")):
-        planner.after_steps.append(Shelves(module, planner, keep_plans=plan is not None).look)
+        planner.after_steps.append(Shelves(core, planner, keep_plans=plan is not None).look)
 
 
 def _pays(config: Config) -> bool:
@@ -56,13 +56,13 @@ def _pays(config: Config) -> bool:
 class Shelves:
     """Of one session."""
 
-    def __init__(self, module: ModuleType, planner: Planner, *, keep_plans: bool) -> None:
-        self._module, self._planner, self._keep_plans = module, planner, keep_plans
+    def __init__(self, core: ModuleType, planner: Planner, *, keep_plans: bool) -> None:
+        self._core, self._planner, self._keep_plans = core, planner, keep_plans
         self._looked: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def look(self, optimizer: torch.optim.Optimizer) -> None:
         """Move what `optimizer` keeps, the first time it made a step while memory is short."""
-        if optimizer in self._looked or not self._module.pressed():
+        if optimizer in self._looked or not self._core.pressed():
             return
         self._looked.add(optimizer)
         config = self._planner.config
@@ -78,7 +78,7 @@ class Shelves:
             return
         try:
             for shelf in shelves:
-                self._module.put_on_shelf([t._cdata for t in shelf])
+                self._core.put_on_shelf([t._cdata for t in shelf])
                 self._planner.shelves += 1
         finally:
             if not self._keep_plans:
@@ -87,7 +87,7 @@ class Shelves:
         log.info("%d tensors share %d allocations: %s less padding", count, len(shelves), format_bytes(saved))
 
     def _may_move(self, tensor: torch.Tensor, config: Config) -> bool:
-        return tensor.device.type == config.device and self._module.may_move(tensor._cdata)
+        return tensor.device.type == config.device and self._core.may_move(tensor._cdata)
 
 
 def runs(sizes: list[int], chunk: int, limit: int) -> list[slice]:

@@ -78,7 +78,7 @@ class Config:
         return self.budget // self.chunk
 
     @property
-    def core(self) -> dict[str, Any]:
+    def for_core(self) -> dict[str, Any]:
         """What the native core is started with on any device."""
         return {
             "budget_chunks": self.budget_chunks,
