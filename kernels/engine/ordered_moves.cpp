@@ -161,12 +161,14 @@ void OrderedMoves::quiesce(Lock& lock) {
   settle(lock);
 }
 
-// It stays where it is, and its data is there now.
+// It stays where it is, and its data is there now, also what was made again or read to make others, of which the program knows
+// nothing.
 void OrderedMoves::give_away(Lock&, Range& range, const std::function<void()>& bring) {
   range.exported = true;
   bring();
   Fence brought;
   brought.add({Lane::in, range.ready.load()});
+  if (const Ticket made = Fences::maker(range); made.number > 0) brought.add(made);
   order_.wait(brought);
 }
 

@@ -23,6 +23,20 @@ Wish wish_of(Thread& thread, Engine& engine, Bytes bytes, const Recording& recor
   wish.chunks = thread.wished;
   return wish;
 }
+
+void pin_for(Thread& thread, Engine& engine, std::span<Range* const> ranges, bool write) {
+  if (thread.kept_engine != &engine) thread.kept.clear();  // an earlier session's, whose engine may be gone
+  thread.kept_engine = &engine;
+  const auto first = static_cast<std::ptrdiff_t>(thread.kept.size());
+  for (Range* const range : ranges) thread.kept.push_back(all_parts(*range, write));
+  const std::span<const Use> uses(thread.kept.begin() + first, thread.kept.end());
+  if (uses.empty()) return;
+  engine.pin_and_fetch(uses, "a backward written in Python");
+  const Lane stream = current_stream(engine);
+  for (const Use& use : uses) {
+    if (stream != Lane::none) engine.streams()->ready_on(stream, *use.range);
+  }
+}
 }  // namespace
 
 void* allocate_managed(Engine& engine, Bytes bytes, Lane stream) {
@@ -77,22 +91,17 @@ void free_managed(Engine& engine, void* address) {
   engine.free(address, keep);
 }
 
-void keep(Engine& engine, std::span<const Address> addresses) {
+void keep(Engine& engine, std::span<const Address> addresses, bool seen) {
   Thread& thread = this_thread();
-  if (thread.kept_engine != &engine) thread.kept.clear();  // an earlier session's, whose engine may be gone
-  thread.kept_engine = &engine;
-  const auto first = static_cast<std::ptrdiff_t>(thread.kept.size());
+  std::vector<Range*> ranges;
   for (const Address address : addresses) {
-    Range* range = engine.find(reinterpret_cast<const void*>(address));
-    if (range == nullptr) continue;
-    thread.kept.push_back(all_parts(*range, false));
+    Range* const range = engine.find(reinterpret_cast<const void*>(address));
+    if (range != nullptr) ranges.push_back(range);
   }
-  const std::span<const Use> uses(thread.kept.begin() + first, thread.kept.end());
-  if (uses.empty()) return;
-  engine.pin_and_fetch(uses, "a backward written in Python");
-  const Lane stream = current_stream(engine);
-  for (const Use& use : uses) {
-    if (stream != Lane::none) engine.streams()->ready_on(stream, *use.range);
+  if (engine.streams() != nullptr) pin_for(thread, engine, ranges, !seen);
+  if (seen || thread.remaking > 0) return;
+  for (Range* const range : ranges) {
+    if (range->known.load()) engine.remake().before_write(*range);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "torch/torch_bridge.h"
 #include "torch/torch_observer.h"
 #include "torch/torch_seen.h"
+#include "torch/torch_traits.h"
 
 namespace py = pybind11;
 
@@ -141,7 +142,8 @@ void bind_product(py::module_& m) {
       Unlocked());
   // For doors.py: tensors that code in Python hands to kernels past torch's operations.
   m.def("ordered", [] { return current().streams() != nullptr; });
-  m.def("keep", [](const std::vector<Address>& addresses) { keep(current(), addresses); }, Unlocked());
+  m.def("keep", [](const std::vector<Address>& addresses, bool seen) { keep(current(), addresses, seen); }, Unlocked());
+  m.def("writes_seen", &writes_seen);
   m.def("close_eyes", &close_eyes);
   m.def("open_eyes", &open_eyes);
   m.def("kept", [] { return current_engine() != nullptr ? kept(current()) : std::size_t{0}; });

@@ -83,11 +83,11 @@ void bind_cuda(py::module_& m) {
     if (engine == nullptr) return left;
     engine->detach();  // throws if what is absent cannot come back; then nothing changed
     stop_seeing(*engine);
-    left.second = unused_chunks();
+    left.first = engine->drained();  // and the driver is gone with the last tensor
+    if (!left.first) left.second = unused_chunks();
     g_driver = nullptr;
     detach_torch_cuda();
     retire_current();
-    left.first = engine->drained();
     return left;
   });
   // For vtensor/devices/pools.py.

@@ -66,6 +66,9 @@ void free_any(void* address) {
   }
 }
 
+// Graphs' pools ask whether what frees a tensor is raw_deleter().
+void freed_by_us(c10::DataPtr& native) { (void)native.compare_exchange_deleter(g_native->raw_deleter(), &free_any); }
+
 class Allocator final : public cca::CUDAAllocator {
  public:
   // --- what differs ------------------------------------------------------------------------------------------
@@ -77,7 +80,7 @@ class Allocator final : public cca::CUDAAllocator {
       }
     }
     c10::DataPtr native = g_native->allocate(bytes);
-    (void)native.compare_exchange_deleter(g_native->raw_deleter(), &free_any);  // graphs' pools ask whether it is raw_deleter()
+    freed_by_us(native);
     return native;
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_any; }
@@ -98,8 +101,14 @@ class Allocator final : public cca::CUDAAllocator {
   void recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) override {
     if (Engine* engine = owner_of(pointer.get())) {
       engine->streams()->record(pointer.get(), lane_of(*engine, stream.stream()));
-    } else {
+    } else if (pointer.get_deleter() != &free_any) {
       g_native->recordStream(pointer, stream);
+    } else {  // it does nothing for a pointer that another than itself frees
+      struct Lent {
+        c10::DataPtr pointer;
+        ~Lent() { (void)pointer.release_context(); }
+      } lent{c10::DataPtr(pointer.get(), pointer.get_context(), g_native->raw_deleter(), pointer.device())};
+      g_native->recordStream(lent.pointer, stream);
     }
   }
   cca::ShareableHandle shareIpcHandle(void* address) override {
@@ -155,7 +164,10 @@ class Allocator final : public cca::CUDAAllocator {
   }
   void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
     g_native->endAllocateToPool(device, pool);
-    if (--g_pools > 0) return;
+    int before = g_pools.load();  // 0 where the session began within it
+    while (before > 0 && !g_pools.compare_exchange_weak(before, before - 1)) {
+    }
+    if (before != 1) return;
     Engine* engine = g_makes_nothing.exchange(nullptr);
     if (engine != nullptr && engine == current_engine() && !in_forked_child()) engine->remake().resume();
   }
@@ -193,7 +205,9 @@ class Allocator final : public cca::CUDAAllocator {
     return g_native->getCheckpointState(device, pool);
   }
   cca::CheckpointDelta setCheckpointPoolState(DeviceIndex device, std::shared_ptr<cca::AllocatorState> state) override {
-    return g_native->setCheckpointPoolState(device, std::move(state));
+    cca::CheckpointDelta delta = g_native->setCheckpointPoolState(device, std::move(state));
+    for (c10::DataPtr& made : delta.dataptrs_allocd) freed_by_us(made);
+    return delta;
   }
 #if VT_SINCE(2, 13)
   void markCaptureBegin(DeviceIndex device) override { g_native->markCaptureBegin(device); }
@@ -246,6 +260,7 @@ void serve(cca::CUDAAllocator& allocator) {
 void attach_torch_cuda(Bytes min_bytes, int ordinal) {
   if (g_native == nullptr) g_native = cca::get();
   g_min_bytes = min_bytes;
+  g_pools = 0;  // of an earlier session, that ended within one
   g_ordinal = ordinal;
   begin_recording();
   set_current_stream(&lane_of_this_thread);

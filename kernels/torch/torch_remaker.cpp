@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "iteration/managed.h"
@@ -38,6 +39,16 @@ void each_tensor(const c10::IValue& value, const std::function<void(const at::Te
   } else if (value.isTensorList()) {
     for (const c10::IValue& item : value.toListRef()) each_tensor(item, visit);
   }
+}
+
+std::optional<at::Tensor> owner_among(const std::vector<c10::IValue>& results, const Range& range) {
+  std::optional<at::Tensor> owner;
+  for (const c10::IValue& value : results) {
+    each_tensor(value, [&](const at::Tensor& tensor) {
+      if (tensor.has_storage() && reinterpret_cast<Address>(tensor.storage().data()) == range.base) owner = tensor;
+    });
+  }
+  return owner;
 }
 
 // One run, on the thread that makes it.
@@ -103,7 +114,14 @@ class Running {
   }
 
   void keep_results(std::size_t at, const TorchCall& call, const std::vector<c10::IValue>& stack) {
-    const std::vector<Range*>& births = thread_.seen_call.births;
+    std::vector<Range*> births;
+    std::vector<at::Tensor> owners;
+    for (Range* const range : thread_.seen_call.births) {
+      const std::optional<at::Tensor> owner = owner_among(stack, *range);
+      if (!owner) continue;  // what a library keeps: cuBLAS's workspace, of each thread and stream
+      births.push_back(range);
+      owners.push_back(*owner);
+    }
     const bool same = births.size() == call.births.size() &&
                       std::equal(births.begin(), births.end(), call.births.begin(),
                                  [](const Range* range, Bytes bytes) { return range->bytes == bytes; });
@@ -111,13 +129,7 @@ class Running {
     for (std::size_t i = 0; i < births.size(); ++i) {
       Range& range = *births[i];
       if (!making_.put(at, i, range)) continue;
-      for (const c10::IValue& value : stack) {
-        each_tensor(value, [&](const at::Tensor& tensor) {
-          if (!tensor.has_storage()) return;
-          if (reinterpret_cast<Address>(tensor.storage().data()) == range.base) owners_[&range] = tensor;
-        });
-      }
-      if (!owners_.contains(&range)) fatal(std::string(call.name()) + " keeps what it made to itself");
+      owners_[&range] = owners[i];
       const Use use = all_parts(range, false);
       engine_.pin_and_fetch({&use, 1}, call.name());
     }

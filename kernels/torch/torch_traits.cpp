@@ -210,6 +210,8 @@ const Traits& traits_of(const at::RecordFunction& function) {
   return look_at(function, &place);
 }
 
+bool writes_seen(const std::string& name) { return is_one_of(name, kWriteSeen); }
+
 std::int64_t reach(const c10::TensorImpl& impl) {
   std::int64_t last = 0;
   for (std::int64_t d = 0; d < impl.dim(); ++d) {

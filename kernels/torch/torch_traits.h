@@ -58,4 +58,7 @@ std::int64_t reach(const c10::TensorImpl& tensor);
 // Of the operator whose operation begins. Stays until the thread observes another operation.
 const Traits& traits_of(const at::RecordFunction& function);
 
+// Whether a torch.autograd.Function of that name writes by operations only.
+bool writes_seen(const std::string& name);
+
 }  // namespace vt

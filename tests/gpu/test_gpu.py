@@ -84,6 +84,30 @@ def test_side_streams() -> None:
     check_identity(program, (0.6, 0.3), ample=1 << 30, policy="lru", **SMALL, overdraw=True)
 
 
+def test_what_is_torchs_own_waits_for_the_streams_that_it_was_recorded_on() -> None:
+    with vtensor.enabled(64 * MIB, policy="lru"):
+        side, small = torch.cuda.Stream(), torch.ones(1024, device="cuda")
+        torch.cuda.synchronize()
+        active = torch.cuda.memory_stats()["active_bytes.all.current"]
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(500_000_000)
+        small.record_stream(side)
+        del small
+        assert torch.cuda.memory_stats()["active_bytes.all.current"] == active
+        side.synchronize()
+
+
+def test_a_product_is_made_again_by_a_thread_that_made_none() -> None:
+    """cuBLAS has a workspace for each thread, which is no result."""
+    with vtensor.enabled(256 * MIB, recompute="only", **SMALL):
+        a, b = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda")
+        product = a @ b
+        expected = product.cpu()
+        native.load().parts.drop_all()
+        assert vtensor.residency(product).dropped
+    assert torch.equal(product.cpu(), expected)
+
+
 def test_out_of_memory_is_torchs() -> None:
     with (
         vtensor.enabled(8 * MIB, oversize="raise", policy="lru", **SMALL),

@@ -121,6 +121,7 @@ def test_what_a_backward_makes_and_others_write_unseen_is_not_made_again(extensi
 
     drop_all = native.load().parts.drop_all
     with vtensor.enabled("64MiB", device="cpu", chunk=4096, min_size=1, recompute="only"):
+        native.load().observe()
         x = torch.ones(64, 64, requires_grad=True)
         Counted.apply(x).backward(torch.full((64, 64), 3.0))
         drop_all()
@@ -128,8 +129,32 @@ def test_what_a_backward_makes_and_others_write_unseen_is_not_made_again(extensi
         assert (x.grad == (1.0 if made == "zeros" else 4.0)).all()
 
 
+def test_a_gradient_that_a_backward_writes_unseen_is_not_made_again(extension: ModuleType) -> None:
+    kept = []
+
+    class Written(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            kept.append(gradient * 3.0)  # made of it as it was
+            extension.count_up(gradient)
+            kept.append(gradient)
+            return gradient
+
+    with vtensor.enabled("64MiB", device="cpu", chunk=4096, min_size=1, recompute="only"):
+        native.load().observe()
+        x, w, given = torch.ones(64, 64, requires_grad=True), torch.full((64, 64), 5.0), torch.ones(64, 64)
+        (Written.apply(x) * w).backward(given)  # what made the gradient can be run again, and gives 5
+        native.load().parts.drop_all()
+        assert [float(tensor.mean()) for tensor in kept] == [15.0, 6.0]
+
+
 def test_what_is_filled_by_others_is_not_made_again(extension: ModuleType) -> None:
     with vtensor.enabled("64MiB", device="cpu", chunk=4096, min_size=1, recompute="only"):
+        native.load().observe()
         found = [torch.zeros(64, 64), torch.ones(64, 64), torch.full((64, 64), 2.0)]
         for tensor in found:
             extension.count_up(tensor)
@@ -176,7 +201,9 @@ def test_raw_pointers_inside_autograd_where_nothing_faults(extension: ModuleType
 @pytest.mark.parametrize("write", ["apply_", "map_", "dlpack"])
 def test_what_is_written_by_its_address_is_not_made_again(write: str) -> None:
     with vtensor.enabled("64MiB", device="cpu", chunk=4096, min_size=1, recompute="only"):
-        written = torch.ones(32, 64) * 2.0
+        native.load().observe()
+        ones = torch.ones(32, 64)  # what makes the other can be run again
+        written = ones * 2.0
         if write == "apply_":
             written.apply_(lambda value: value + 1.0)
         elif write == "map_":

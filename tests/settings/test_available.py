@@ -66,7 +66,7 @@ def test_a_disk_is_where_files_take_no_memory(monkeypatch: pytest.MonkeyPatch, t
 def test_without_a_disk_it_waits_in_the_reserve(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("vtensor.settings.config.free_memory", lambda _device: 4 * GIB)
+    monkeypatch.setattr("vtensor.settings.config.free_memory", lambda *_device: 4 * GIB)
     monkeypatch.setattr("vtensor.settings.config.spill_directory", lambda: None)
     config = make_config()
     assert (config.budget, config.host, config.spill_dir) == (4 * GIB - GIB // 2, GIB // 2, "")
@@ -76,7 +76,7 @@ def test_without_a_disk_it_waits_in_the_reserve(
 
 
 def test_what_is_given_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("vtensor.settings.config.free_memory", lambda _device: 4 * GIB)
+    monkeypatch.setattr("vtensor.settings.config.free_memory", lambda *_device: 4 * GIB)
     assert make_config(spill_dir=tmp_path).spill_dir == str(tmp_path)
     monkeypatch.chdir(tmp_path.parent)
     relative = make_config(spill_dir=tmp_path.name)
@@ -102,7 +102,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 def test_more_than_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("vtensor.settings.config.free_memory", lambda _device: 64 << 20)
+    monkeypatch.setattr("vtensor.settings.config.free_memory", lambda *_device: 64 << 20)
     monkeypatch.setattr("vtensor.settings.config.spill_directory", lambda: str(tmp_path))
     with vtensor.enabled():
         tensors = [torch.full((1 << 20,), float(i)) for i in range(32)]  # 128 MiB
@@ -185,7 +185,7 @@ def test_what_is_not_managed_grows(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     """The budget makes way as soon as a quarter of the reserve is left, and no further than to half of it."""
     free = {"bytes": 4 * GIB}
     for module in ("settings.config", "session.reserve"):
-        monkeypatch.setattr(f"vtensor.{module}.free_memory", lambda _device: free["bytes"])
+        monkeypatch.setattr(f"vtensor.{module}.free_memory", lambda *_device: free["bytes"])
     monkeypatch.setattr("vtensor.session.reserve._PAUSE", 0.0)
     reserve, mib = GIB // 2, 1 << 20
     budget = 4 * GIB - reserve
@@ -209,7 +209,7 @@ def test_what_is_not_managed_grows(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 def test_a_budget_that_cannot_be_lowered_is_not_said_to_be(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("vtensor.session.reserve.free_memory", lambda _device: 0)
+    monkeypatch.setattr("vtensor.session.reserve.free_memory", lambda *_device: 0)
     monkeypatch.setattr("vtensor.session.reserve._PAUSE", 0.0)
     with vtensor.enabled():
         Reserve(native.load(), current().config, lambda _bytes: None).look()  # as in a forked child
@@ -217,7 +217,7 @@ def test_a_budget_that_cannot_be_lowered_is_not_said_to_be(
 
 
 def test_a_given_budget_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vtensor.session.reserve.free_memory", lambda _device: 0)
+    monkeypatch.setattr("vtensor.session.reserve.free_memory", lambda *_device: 0)
     monkeypatch.setattr("vtensor.session.reserve._PAUSE", 0.0)
     with vtensor.enabled("64MiB"):
         train(3)

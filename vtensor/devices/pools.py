@@ -81,12 +81,16 @@ class DevicePool:
         """Addresses of up to `chunks` chunks for the core; fewer if the device has no more."""
         import cupy
 
-        addresses = []
-        for _ in range(chunks):
+        addresses: list[int] = []
+        others = []  # not given back before all are taken, or they would come again
+        while len(addresses) < chunks:
             try:
                 memory = self._pool.malloc(self.chunk)
             except cupy.cuda.memory.OutOfMemoryError:
                 break
+            if memory.ptr % self.chunk:  # what is left of a chunk that CuPy's arrays lie in
+                others.append(memory)
+                continue
             self._lent[int(memory.ptr)] = memory
             addresses.append(int(memory.ptr))
         return addresses

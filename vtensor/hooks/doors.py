@@ -90,10 +90,12 @@ def _keeping_ours_on_top(enable: Callable[..., None], core: ModuleType) -> Calla
     return enable_and_arm
 
 
-class _Depth(threading.local):
-    """How many backwards written in Python run in this thread, one within another."""
+class _Backward(threading.local):
+    """The innermost backward written in Python that runs in this thread."""
 
-    value = 0
+    runs = False
+    seen = False
+    """It writes by operations only."""
 
 
 def _addresses(values: Any) -> list[int]:
@@ -110,23 +112,23 @@ def _addresses(values: Any) -> list[int]:
 def _watch_backwards(core: ModuleType) -> None:
     """A backward written in Python may hand its tensors to kernels that nobody sees (forwards are the observer's).
 
-    So nothing that is made in it is made again. On a device where nothing faults its gradients, and what it takes from
-    ``ctx.saved_tensors``, are moreover resident until it returns.
+    So nothing that is made in it is made again, and its gradients and what it takes from ``ctx.saved_tensors`` may be
+    something else afterwards. On a device where nothing faults they are moreover resident until it returns.
     """
     owner: Any = torch.autograd.function.BackwardCFunction
     unpacked = owner.saved_tensors
-    depth, ordered = _Depth(), core.ordered()
+    here, ordered = _Backward(), core.ordered()
 
     def keeping(plain: Callable[..., Any]) -> Callable[..., Any]:
         def apply(self: Any, *args: Any) -> Any:
-            before, closed = core.kept(), core.close_eyes()
-            depth.value += 1
+            before, closed, outer = core.kept(), core.close_eyes(), (here.runs, here.seen)
+            here.runs, here.seen = True, core.writes_seen(type(self).__name__.removesuffix("Backward"))
             try:
-                if ordered:
-                    core.keep(_addresses(args))
+                if ordered or not here.seen:
+                    core.keep(_addresses(args), here.seen)
                 return plain(self, *args)
             finally:
-                depth.value -= 1
+                here.runs, here.seen = outer
                 core.release_kept(before)
                 if closed:
                     core.open_eyes()
@@ -135,15 +137,14 @@ def _watch_backwards(core: ModuleType) -> None:
 
     def saved_tensors(self: Any) -> Any:
         values = unpacked.__get__(self)
-        if depth.value > 0:
-            core.keep(_addresses(values))
+        if here.runs and (ordered or not here.seen):
+            core.keep(_addresses(values), here.seen)
         return values
 
     for name in ("apply", "apply_boxed"):  # torch 2.13 has the second
         if hasattr(owner, name):
             replace(owner, name, keeping(getattr(owner, name)))
-    if ordered:
-        replace(owner, "saved_tensors", property(saved_tensors))
+    replace(owner, "saved_tensors", property(saved_tensors))
 
 
 def open_doors(core: ModuleType, device: str) -> None:

@@ -79,4 +79,4 @@ class Reserve:
         config, chunk = self._config, self._config.chunk
         taken = max(int(shot["handles"]["chunks"]) * chunk, lent_bytes())
         waiting = 0 if config.device == "cuda" or config.spill_dir else int(shot["slots_used"]) * chunk
-        return free_memory(config.device) - max(self._budget - taken, 0) + waiting
+        return free_memory(config.device, config.ordinal) - max(self._budget - taken, 0) + waiting

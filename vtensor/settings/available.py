@@ -34,12 +34,12 @@ def physical_memory() -> int:
     return min([total, *(group.limit for group in memory_groups())])
 
 
-def free_memory(device: str) -> int:
-    """Bytes that nothing uses now, of RAM (what the system can give without swapping) or of the current CUDA device."""
+def free_memory(device: str, ordinal: int | None = None) -> int:
+    """Bytes that nothing uses now, of RAM (what the system can give without swapping) or of a GPU (the current one)."""
     if device == "cuda":
         import torch
 
-        return int(torch.cuda.mem_get_info()[0])
+        return int(torch.cuda.mem_get_info(ordinal)[0])
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
