@@ -231,7 +231,7 @@ def make_config(
     if budget_bytes < chunk_bytes:
         raise ConfigError(
             f"a budget of {format_bytes(budget_bytes)} holds not one chunk of {format_bytes(chunk_bytes)}; "
-            "raise budget= or pass a smaller chunk="
+            "raise it, or take smaller chunks (chunk=, --chunk)"
         )
     _choice("policy", policy, get_args(Policy))
     _choice("granularity", granularity, get_args(Granularity))
