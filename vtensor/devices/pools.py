@@ -49,6 +49,10 @@ class ChunkSource:
         self._bytes[address] = nbytes
         return address
 
+    def begins_at(self, address: int) -> bool:
+        """Whether memory that it gave begins there."""
+        return address in self._bytes
+
     def free(self, address: int, device: int) -> None:
         self._give_back(address, self._bytes.pop(address))
 
@@ -88,7 +92,7 @@ class DevicePool:
                 memory = self._pool.malloc(self.chunk)
             except cupy.cuda.memory.OutOfMemoryError:
                 break
-            if memory.ptr % self.chunk:  # what is left of a chunk that CuPy's arrays lie in
+            if not self._source.begins_at(int(memory.ptr)):  # it may lie across chunks, in one with CuPy's arrays
                 others.append(memory)
                 continue
             self._lent[int(memory.ptr)] = memory
