@@ -44,15 +44,11 @@ def test_whole_programs_run(tmp_path: Path) -> None:
     """Those that import what they use and leave nothing out."""
     whole = [found for found in blocks() if "import torch" in found[1] and "..." not in found[1]]
     assert [page for page, _ in whole] == ["start.md"]
-    for page, block in whole:
-        run_program(page, block, tmp_path)
-
-
-def run_program(page: str, block: str, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
-    script.write_text(block)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (page, done.stderr)
+    for page, block in whole:
+        script.write_text(block)
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (page, done.stderr)
 
 
 def test_every_command_it_names_is_there() -> None:

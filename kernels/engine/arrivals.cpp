@@ -20,9 +20,7 @@ void Arrivals::move(std::span<const PlannedMove> out, std::span<const PlannedMov
 
 void Arrivals::leave(const PlannedMove& move) {
   Range& range = *move.range;
-  if (!move.alive()) return;
-  if (move.used) range.seen.store(true);
-  if (range.exported || !moves_.may_leave(range)) return;
+  if (!move.finds() || range.exported || !moves_.may_leave(range)) return;
   for (std::uint32_t i = move.first; i < std::min(move.last, range.chunks); ++i) {
     if (range.parts[i].state != State::resident || range.parts[i].pins != 0) continue;
     bool pinned = false;

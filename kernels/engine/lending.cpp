@@ -66,7 +66,7 @@ void Lending::take_back(const void* memory, Bytes bytes) {
   for (Range* const range : ranges_.living()) {
     const std::uint64_t serial = range->serial;
     const auto lent = [&](std::uint32_t i) {
-      return range->serial == serial && range->life == Life::live && lies_in(range->parts[i], memory, bytes);
+      return is_still(*range, serial) && lies_in(range->parts[i], memory, bytes);
     };
     for (std::uint32_t i = 0; i < range->chunks; ++i) {
       if (!lent(i)) continue;

@@ -138,9 +138,7 @@ Status Remake::leave(Range& range, std::uint32_t first, std::uint32_t last, std:
 void Remake::drop(std::span<const PlannedMove> moves) {
   Call call(mutex_, ground_);
   for (const PlannedMove& move : moves) {
-    if (!move.alive()) continue;
-    if (move.used) move.range->seen.store(true);
-    if (may_drop(*move.range)) (void)leave(*move.range, move.first, move.last);
+    if (move.finds() && may_drop(*move.range)) (void)leave(*move.range, move.first, move.last);
   }
 }
 

@@ -91,15 +91,15 @@ void free_managed(Engine& engine, void* address) {
   engine.free(address, keep);
 }
 
-void keep(Engine& engine, std::span<const Address> addresses, bool seen) {
+void keep(Engine& engine, std::span<const Address> addresses, bool unseen) {
   Thread& thread = this_thread();
   std::vector<Range*> ranges;
   for (const Address address : addresses) {
     Range* const range = engine.find(reinterpret_cast<const void*>(address));
     if (range != nullptr) ranges.push_back(range);
   }
-  if (engine.streams() != nullptr) pin_for(thread, engine, ranges, !seen);
-  if (seen || thread.remaking > 0) return;
+  if (engine.streams() != nullptr) pin_for(thread, engine, ranges, unseen);
+  if (!unseen || thread.remaking > 0) return;
   for (Range* const range : ranges) {
     if (range->known.load()) engine.remake().before_write(*range);
   }

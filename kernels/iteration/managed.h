@@ -17,10 +17,9 @@ void free_managed(Engine& engine, void* address);
 // whatever address. To the engine it stays one tensor, of which operations use parts. Pre: the caller keeps it alive.
 void share_managed(Engine& engine, const void* address);
 
-// The calling thread hands these tensors to code that no operation tells of, and that may write them unless all it writes is
-// `seen`. Where nothing faults they are resident, and pinned for the thread until release_kept(). Those that are not managed are
-// passed over.
-void keep(Engine& engine, std::span<const Address> addresses, bool seen);
+// The calling thread hands these tensors to code that no operation tells of, and that may write them if `unseen`. Where nothing
+// faults they are resident, and pinned for the thread until release_kept(). Those that are not managed are passed over.
+void keep(Engine& engine, std::span<const Address> addresses, bool unseen);
 // How many the thread keeps.
 std::size_t kept(const Engine& engine) noexcept;
 // Lets go of all but the first so many. What the thread's stream was asked for meanwhile used them.

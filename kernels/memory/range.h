@@ -113,6 +113,12 @@ struct PlannedMove {
   bool used = false;  // operations have it as an argument, if not yet: it is no workspace
 
   bool alive() const noexcept { return is_still(*range, serial); }
+  // The same; what the plan knows of its use is known of the tensor from now on.
+  bool finds() const noexcept {
+    if (!alive()) return false;
+    if (used) range->seen.store(true);
+    return true;
+  }
 };
 
 }  // namespace vt

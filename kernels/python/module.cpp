@@ -142,8 +142,9 @@ void bind_product(py::module_& m) {
       Unlocked());
   // For doors.py: tensors that code in Python hands to kernels past torch's operations.
   m.def("ordered", [] { return current().streams() != nullptr; });
-  m.def("keep", [](const std::vector<Address>& addresses, bool seen) { keep(current(), addresses, seen); }, Unlocked());
-  m.def("writes_seen", &writes_seen);
+  m.def("keep", [](const std::vector<Address>& addresses, bool unseen) { keep(current(), addresses, unseen); }, Unlocked());
+  // Whether a torch.autograd.Function of that name may write what is known. Where no operation is observed nothing is.
+  m.def("writes_unseen", [](const std::string& name) { return observing() && !writes_by_operations(name); });
   m.def("close_eyes", &close_eyes);
   m.def("open_eyes", &open_eyes);
   m.def("kept", [] { return current_engine() != nullptr ? kept(current()) : std::size_t{0}; });

@@ -104,9 +104,7 @@ void compare(Engine& engine, Range& range, const std::string& name) {
 
 void verify_due(Engine& engine) {
   for (const PlannedMove& due : engine.remake().take_doubted()) {
-    if (due.range->serial == due.serial && due.range->life == Life::live) {
-      compare(engine, *due.range, "(when it would have been dropped)");
-    }
+    if (due.alive()) compare(engine, *due.range, "(when it would have been dropped)");
   }
 }
 

@@ -210,7 +210,7 @@ const Traits& traits_of(const at::RecordFunction& function) {
   return look_at(function, &place);
 }
 
-bool writes_seen(const std::string& name) { return is_one_of(name, kWriteSeen); }
+bool writes_by_operations(const std::string& name) { return is_one_of(name, kWriteSeen); }
 
 std::int64_t reach(const c10::TensorImpl& impl) {
   std::int64_t last = 0;

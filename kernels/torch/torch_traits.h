@@ -59,6 +59,6 @@ std::int64_t reach(const c10::TensorImpl& tensor);
 const Traits& traits_of(const at::RecordFunction& function);
 
 // Whether a torch.autograd.Function of that name writes by operations only.
-bool writes_seen(const std::string& name);
+bool writes_by_operations(const std::string& name);
 
 }  // namespace vt

@@ -95,9 +95,7 @@ def device_of(options: argparse.Namespace, trace: Trace) -> Device:
     if chunks < 1:
         raise LgmError(f"--budget {budget} holds not one chunk of {format_bytes(trace.chunk_bytes)}")
     gpu = gpu_of(options)
-    link = ASSUMED_LINK if gpu is None else gpu.link or 1.0  # between one memory and itself nothing is to be copied
-    if options.link:
-        link = parse_speed(options.link, "--link")
+    link = parse_speed(options.link or ASSUMED_LINK, "--link") if gpu is None else gpu.copies
     out, back = (
         parse_speed(given, name) if given else link
         for name, given in (("--link-out", options.link_out), ("--link-in", options.link_in))

@@ -48,9 +48,8 @@ class _Sizes:
         chunks = room // trace.chunk_bytes
         if chunks < 1:
             return None
-        speed = self.gpu.link or 1.0
         try:
-            device = Device(chunks, speed, speed)
+            device = Device(chunks, self.gpu.copies, self.gpu.copies)
             return analyze(trace, device, recompute="auto" if self.gpu.link else "only")
         except InfeasibleError:
             return None

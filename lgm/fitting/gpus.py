@@ -49,6 +49,11 @@ class Gpu:
     half: float
     """Multiplying in bf16, or fp16 where there is no bf16."""
 
+    @property
+    def copies(self) -> float:
+        """Bytes a second of a copy each way; between one memory and itself, where none is made, any."""
+        return self.link or 1.0
+
 
 GPUS = {
     "h100": Gpu("H100 SXM, PCIe 5", 80 << 30, 3.35e12, 54e9, 67e12, 495e12, 989e12),

@@ -106,13 +106,17 @@ def test_raw_pointers_inside_autograd(extension: ModuleType) -> None:
     assert runs[-1]["faults"] > 0
 
 
+class Doubled(torch.autograd.Function):
+    """Those below differ in their backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2.0
+
+
 @pytest.mark.parametrize("made", ["zeros", "clone"])
 def test_what_a_backward_makes_and_others_write_unseen_is_not_made_again(extension: ModuleType, made: str) -> None:
-    class Counted(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x * 2.0
-
+    class Counted(Doubled):
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
             result = torch.zeros_like(gradient) if made == "zeros" else gradient.clone()
@@ -132,11 +136,7 @@ def test_what_a_backward_makes_and_others_write_unseen_is_not_made_again(extensi
 def test_a_gradient_that_a_backward_writes_unseen_is_not_made_again(extension: ModuleType) -> None:
     kept = []
 
-    class Written(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x * 2.0
-
+    class Written(Doubled):
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
             kept.append(gradient * 3.0)  # made of it as it was

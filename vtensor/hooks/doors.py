@@ -94,8 +94,8 @@ class _Backward(threading.local):
     """The innermost backward written in Python that runs in this thread."""
 
     runs = False
-    seen = False
-    """It writes by operations only."""
+    unseen = False
+    """It may write what it is given by kernels that nobody sees."""
 
 
 def _addresses(values: Any) -> list[int]:
@@ -121,14 +121,14 @@ def _watch_backwards(core: ModuleType) -> None:
 
     def keeping(plain: Callable[..., Any]) -> Callable[..., Any]:
         def apply(self: Any, *args: Any) -> Any:
-            before, closed, outer = core.kept(), core.close_eyes(), (here.runs, here.seen)
-            here.runs, here.seen = True, core.writes_seen(type(self).__name__.removesuffix("Backward"))
+            before, closed, outer = core.kept(), core.close_eyes(), (here.runs, here.unseen)
+            here.runs, here.unseen = True, core.writes_unseen(type(self).__name__.removesuffix("Backward"))
             try:
-                if ordered or not here.seen:
-                    core.keep(_addresses(args), here.seen)
+                if ordered or here.unseen:
+                    core.keep(_addresses(args), here.unseen)
                 return plain(self, *args)
             finally:
-                here.runs, here.seen = outer
+                here.runs, here.unseen = outer
                 core.release_kept(before)
                 if closed:
                     core.open_eyes()
@@ -137,8 +137,8 @@ def _watch_backwards(core: ModuleType) -> None:
 
     def saved_tensors(self: Any) -> Any:
         values = unpacked.__get__(self)
-        if here.runs and (ordered or not here.seen):
-            core.keep(_addresses(values), here.seen)
+        if here.unseen or (ordered and here.runs):
+            core.keep(_addresses(values), here.unseen)
         return values
 
     for name in ("apply", "apply_boxed"):  # torch 2.13 has the second
