@@ -51,7 +51,12 @@ VTENSOR = [
 ]
 ROOMS = {  # the modules of each package of vtensor/
     "native": [{"cuda_headers", "cache"}, {"library"}, {"chunk_ops", "__init__"}],
-    "settings": [{"groups", "environment"}, {"available"}, {"config"}, {"__init__"}],
+    "settings": [
+        {"groups", "environment", "options", "sizes"},
+        {"available", "which_device"},
+        {"config"},
+        {"__init__"},
+    ],
     "planning": [
         {"background", "marker", "recordings"},
         {"journal", "speeds", "analysis", "plans"},

@@ -17,7 +17,7 @@ from .errors import ConfigError
 from .hooks.doors import address_of, storage_of
 from .session.adoption import Owner, move_in
 from .session.lifecycle import active_config, active_core
-from .settings.config import parse_bytes
+from .settings.sizes import parse_bytes
 
 __all__ = ["Residency", "State", "VTensor", "adopt", "merge", "residency", "salloc", "split"]
 

@@ -21,6 +21,7 @@ from vtensor.hooks.doors import open_doors
 from vtensor.hooks.patches import restore
 from vtensor.native import chunk_ops, cuda_headers
 from vtensor.settings.config import make_config
+from vtensor.settings.options import Options
 
 from .cuda_headers import check
 
@@ -71,7 +72,7 @@ def test_a_process_of_torchrun_manages_the_gpu_of_its_rank(
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     if rank is not None:
         monkeypatch.setenv("LOCAL_RANK", rank)
-    assert make_config("1GiB", device="cuda").ordinal == taken
+    assert make_config("1GiB", Options(device="cuda")).ordinal == taken
     assert now == [taken]
 
 
@@ -134,6 +135,6 @@ def test_where_there_is_one_memory_nothing_is_copied(
     assert fitted.leaving == "drop"
     assert "Orin shares one memory" in caplog.text
     with pytest.raises(vtensor.UnsupportedDeviceError, match="Leave recompute= out"):
-        fit_gpu(module, make_config("64MiB", recompute="never"))
+        fit_gpu(module, make_config("64MiB", Options(recompute="never")))
     monkeypatch.setenv("VTENSOR_INTEGRATED", "1")
-    assert fit_gpu(module, make_config("64MiB", recompute="never")).leaving == "copy"
+    assert fit_gpu(module, make_config("64MiB", Options(recompute="never"))).leaving == "copy"

@@ -9,6 +9,7 @@ import torch
 
 from vtensor.devices import gpu
 from vtensor.settings.config import make_config
+from vtensor.settings.options import Options
 
 from ..session.interrupts import interrupted, points_of
 
@@ -50,7 +51,7 @@ class FakeGpu:
 @pytest.mark.parametrize("tensors_live", [False, True])
 @pytest.mark.parametrize("multithreaded", [False, True])
 def test_a_gpu_is_given_back(tensors_live: bool, multithreaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = make_config(1 << 20, chunk=PAGE)
+    config = make_config(1 << 20, Options(chunk=PAGE))
     core: Any = None
 
     def fresh(*, live: bool) -> None:

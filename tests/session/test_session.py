@@ -19,7 +19,8 @@ import torch
 import vtensor
 from vtensor import native, planning
 from vtensor.session import lifecycle
-from vtensor.settings.config import make_config, parse_bytes, parse_link
+from vtensor.settings.config import make_config
+from vtensor.settings.sizes import parse_bytes, parse_link
 
 PAGE = 4096
 

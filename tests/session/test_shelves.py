@@ -21,6 +21,7 @@ from vtensor import native
 from vtensor.session import shelves
 from vtensor.session.shelves import runs
 from vtensor.settings.config import make_config
+from vtensor.settings.options import Options
 
 from ..identity import check_identity, leaves, same, seeded
 
@@ -283,7 +284,7 @@ def test_plans_are_forgotten_even_if_not_all_could_be_moved() -> None:
             moved.append(tensors)
 
     planner = SimpleNamespace(
-        config=make_config("600KiB", device="cpu", chunk=PAGE, min_size=1),
+        config=make_config("600KiB", Options(device="cpu", chunk=PAGE, min_size=1)),
         shelves=0, forget_plans=lambda: forgotten.append(True),
     )  # fmt: skip
     model = network()

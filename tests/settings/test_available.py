@@ -19,6 +19,7 @@ from vtensor.settings import groups
 from vtensor.settings.available import budget_of_its_own, free_memory, physical_memory, spill_directory
 from vtensor.settings.config import asked_again, chunk_for, make_config
 from vtensor.settings.groups import Group, memory_groups
+from vtensor.settings.options import Options
 
 from ..command.test_cli import run
 
@@ -77,14 +78,14 @@ def test_without_a_disk_it_waits_in_the_reserve(
 
 def test_what_is_given_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("vtensor.settings.config.free_memory", lambda *_device: 4 * GIB)
-    assert make_config(spill_dir=tmp_path).spill_dir == str(tmp_path)
+    assert make_config(options=Options(spill_dir=tmp_path)).spill_dir == str(tmp_path)
     monkeypatch.chdir(tmp_path.parent)
-    relative = make_config(spill_dir=tmp_path.name)
+    relative = make_config(options=Options(spill_dir=tmp_path.name))
     monkeypatch.chdir("/")  # what is relative was so where it was said
     assert relative.spill_dir == str(tmp_path)
-    assert asked_again(relative, "1GiB", {"spill_dir": None}).spill_dir == str(tmp_path)
-    assert make_config(host="1GiB").host == GIB
-    assert make_config(recompute="only").spill_dir == ""
+    assert asked_again(relative, "1GiB", Options()).spill_dir == str(tmp_path)
+    assert make_config(options=Options(host="1GiB")).host == GIB
+    assert make_config(options=Options(recompute="only")).spill_dir == ""
     monkeypatch.setenv("VTENSOR_BUDGET", "2GiB")
     assert make_config().budget == 2 * GIB
     assert make_config("1GiB").budget == GIB
@@ -96,9 +97,9 @@ def test_what_is_given_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    assert make_config(np.int64(GIB), device="cpu").budget == GIB
-    assert make_config(np.float32(0.5), device="cpu").budget == make_config(0.5, device="cpu").budget
-    assert make_config("1GiB", device="cpu", chunk=np.int32(1 << 21)).chunk == 1 << 21
+    assert make_config(np.int64(GIB), Options(device="cpu")).budget == GIB
+    assert make_config(np.float32(0.5), Options(device="cpu")).budget == make_config(0.5, Options(device="cpu")).budget
+    assert make_config("1GiB", Options(device="cpu", chunk=np.int32(1 << 21))).chunk == 1 << 21
 
 
 def test_more_than_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

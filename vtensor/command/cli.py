@@ -16,7 +16,7 @@ from lgm.fitting import GPUS, Numbers
 
 from .. import __version__
 from ..errors import VtensorError
-from ..settings.config import Device, Granularity, Oversize, Policy, Recompute
+from ..settings.options import Device, Granularity, Options, Oversize, Policy, Recompute
 from . import commands
 
 __all__ = ["main"]
@@ -66,7 +66,7 @@ _FOR_EXAMPLE = {"run": "--budget 4GiB ", "fit": ""}
 
 
 def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
+    raw, usual = argparse.RawDescriptionHelpFormatter, Options()
     parser = argparse.ArgumentParser("vtensor", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"vtensor {__version__}")
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -88,8 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--device",
         choices=get_args(Device),
-        default="auto",
-        help="whose tensors (default: auto, which is cuda where torch sees a GPU, else cpu)",
+        default=usual.device,
+        help="whose tensors (default: %(default)s, which is cuda where torch sees a GPU, else cpu)",
     )
     run.add_argument(
         "--chunk", metavar="SIZE", help="unit in which tensors move (default: 2MiB; on a GPU up to 16MiB, by budget)"
@@ -105,15 +105,15 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--policy",
         choices=get_args(Policy),
-        default="plan",
+        default=usual.policy,
         help="who leaves: by a plan made from recorded iterations; the longest unused; the largest bytes x staleness; "
-        "delta: as size_staleness, and each is copied or dropped, whichever is quicker (default: plan)",
+        "delta: as size_staleness, and each is copied or dropped, whichever is quicker (default: %(default)s)",
     )
     run.add_argument(
         "--recompute",
         choices=get_args(Recompute),
-        default="auto",
-        help="whether plans make again what is cheaper than to copy; only: nothing is copied (default: auto)",
+        default=usual.recompute,
+        help="whether plans make again what is cheaper than to copy; only: nothing is copied (default: %(default)s)",
     )
     run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
     run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")
@@ -122,15 +122,15 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--granularity",
         choices=get_args(Granularity),
-        default="chunk",
-        help="what leaves: as many chunks as are needed, or whole tensors (default: chunk)",
+        default=usual.granularity,
+        help="what leaves: as many chunks as are needed, or whole tensors (default: %(default)s)",
     )
     run.add_argument(
         "--oversize",
         choices=get_args(Oversize),
-        default="borrow",
+        default=usual.oversize,
         help="an operation that needs more than the budget uses host memory in place, slowly, or raises "
-        "(default: borrow)",
+        "(default: %(default)s)",
     )
     run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
 
@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         help="answer for this device too, by arithmetic from the times of a processor (--device cpu)",
     )
     fit.add_argument("--numbers", choices=get_args(Numbers), help="what --gpu computes in (default: fp32)")
-    fit.add_argument("--device", choices=get_args(Device), default="auto", help="as in 'vtensor run'")
+    fit.add_argument("--device", choices=get_args(Device), default=usual.device, help="as in 'vtensor run'")
     fit.add_argument("--chunk", metavar="SIZE", help="as in 'vtensor run'")
     fit.add_argument("--min-size", metavar="SIZE", help="as in 'vtensor run'")
     fit.add_argument("--save-trace", metavar="FILE", help="write the iteration that is answered for")

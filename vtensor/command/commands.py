@@ -11,11 +11,13 @@ import importlib.util
 import os
 import sys
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
 from ..logs import say
+from ..settings.options import Options
 
 __all__ = ["build", "demo", "doctor", "fit", "run", "script_of"]
 
@@ -33,18 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if options.budget is None and any(word.split("=")[0] == "--budget" for word in script_of(options)[1:]):
         say("vtensor: what stands behind the script is the script's own; vtensor's --budget comes before it")
     session.enable(
-        options.budget,
-        device=options.device,
-        chunk=options.chunk,
-        min_size=options.min_size,
-        host=options.host,
-        spill_dir=options.spill_dir,
-        policy=options.policy,
-        granularity=options.granularity,
-        oversize=options.oversize,
-        link=options.link,
-        recompute=options.recompute,
-        plan=options.plan,
+        options.budget, plan=options.plan, **{field.name: getattr(options, field.name) for field in fields(Options)}
     )
     files = [file for file in (options.save_trace, options.report) if file is not None]
     if files and lifecycle.is_enabled():
@@ -59,7 +50,7 @@ def fit(options: argparse.Namespace) -> int:
     from ..planning import traces
     from ..session import lifecycle
     from ..settings.available import budget_of_its_own, free_memory
-    from ..settings.config import which_device
+    from ..settings.which_device import which_device
     from .fit import Measuring
 
     _check_script(options)

@@ -16,7 +16,7 @@ from ..devices.surroundings import look_around
 from ..errors import BuildError, UnsupportedDeviceError, VtensorError
 from ..native.cuda_headers import cuda_include
 from ..settings.available import physical_memory, processors
-from ..settings.config import format_bytes
+from ..settings.sizes import format_bytes
 
 __all__ = ["examine", "report"]
 

@@ -30,7 +30,7 @@ from ..logs import answer, say
 from ..planning.speeds import found_device
 from ..planning.traces import size_of, trace_of, write_if_possible
 from ..session import lifecycle
-from ..settings.config import format_bytes
+from ..settings.sizes import format_bytes
 
 __all__ = ["Measuring"]
 

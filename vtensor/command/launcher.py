@@ -30,7 +30,7 @@ from ..planning.journal import Journal
 from ..planning.traces import recorded_trace, save_trace, size_of, write_if_possible
 from ..reports.stats import memory_stats, memory_summary
 from ..session.lifecycle import active_config, end, is_enabled
-from ..settings.config import format_bytes
+from ..settings.sizes import format_bytes
 
 __all__ = ["NOTHING", "Wishes", "run_module", "run_script"]
 

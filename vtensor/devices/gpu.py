@@ -15,8 +15,9 @@ from typing import Any
 from ..errors import ConfigError, UnsupportedDeviceError
 from ..hooks.strict import be_strict, is_strict
 from ..logs import log
-from ..settings.config import Config, format_bytes
+from ..settings.config import Config
 from ..settings.environment import is_set
+from ..settings.sizes import format_bytes
 from .pools import DevicePool, make_device_pool
 
 __all__ = ["cupy_allocator", "fit_gpu", "lent_bytes", "look_at_gpu", "resize_gpu", "start_gpu", "stop_gpu"]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ..settings.config import format_bytes
+from ..settings.sizes import format_bytes
 
 __all__ = ["ChunkSource", "DevicePool"]
 

@@ -25,7 +25,7 @@ from ..errors import ConfigError, HarmonyError
 from ..hooks.doors import address_of, storage_of
 from ..logs import log
 from ..session.lifecycle import active_config, is_enabled
-from ..settings.config import format_bytes
+from ..settings.sizes import format_bytes
 from .host_memory import HostMemory
 from .neighbours import Neighbours
 from .packs import COPIES

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..logs import log
 from ..session.lifecycle import active_config, is_enabled
-from ..settings.config import format_bytes
+from ..settings.sizes import format_bytes
 from .packs import COPIES, cut_evenly, pack
 from .stops import Order
 

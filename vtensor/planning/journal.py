@@ -15,7 +15,7 @@ from typing import Any
 from lgm.progress import is_watched
 
 from ..logs import say
-from ..settings.config import format_bytes
+from ..settings.sizes import format_bytes
 
 __all__ = ["Journal"]
 

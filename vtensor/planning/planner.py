@@ -26,7 +26,8 @@ import lgm
 from lgm.timing.prefetch import prefetch
 
 from ..logs import log, ours_only
-from ..settings.config import Config, format_bytes
+from ..settings.config import Config
+from ..settings.sizes import format_bytes
 from .analysis import Abandoned, abandon, plans, prepare
 from .background import Background
 from .journal import Journal

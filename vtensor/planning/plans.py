@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,9 @@ from lgm.placing.seats import seats, to_spare
 from lgm.records.copies import Copies
 
 from ..errors import ConfigError
-from ..settings.config import Config, format_bytes, make_config
+from ..settings.config import Config, make_config
+from ..settings.options import Options
+from ..settings.sizes import format_bytes
 from .recordings import Recording
 
 __all__ = ["config_and_plan", "install", "install_arrivals", "read_plan", "recording_of", "to_plan_for"]
@@ -131,13 +132,13 @@ def recording_of(plan: lgm.Plan) -> Recording:
 
 
 def config_and_plan(
-    budget: int | float | str | None, given: dict[str, Any], path: str | os.PathLike[str] | None
+    budget: int | float | str | None, options: Options, path: str | os.PathLike[str] | None
 ) -> tuple[Config, lgm.Plan | None]:
     """What a session by a plan needs, or by none; its chunks are as large as the plan says.
 
     Parameters
     ----------
-    budget, given
+    budget, options
         The arguments of :func:`vtensor.settings.config.make_config`.
     path
         Of the plan.
@@ -149,9 +150,9 @@ def config_and_plan(
         larger budget.
     """
     if path is None:
-        return make_config(budget, **given), None
+        return make_config(budget, options), None
     plan = read_plan(path)
-    config = make_config(budget, **given | ({} if given["chunk"] is not None else {"chunk": plan.trace.chunk_bytes}))
+    config = make_config(budget, replace(options, chunk=plan.trace.chunk_bytes) if options.chunk is None else options)
     if config.policy != "plan":
         raise ConfigError(f"plan= and policy={config.policy!r} contradict each other; leave the policy out")
     _check_fits(plan, config, path)

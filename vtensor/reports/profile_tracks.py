@@ -24,7 +24,7 @@ import torch
 from ..errors import VtensorError
 from ..planning.current_planner import listen
 from ..session.lifecycle import active_core
-from ..settings.config import format_bytes
+from ..settings.sizes import format_bytes
 
 __all__ = ["Tracks", "tracks"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..planning.current_planner import newest_plan, why_no_plan
 from ..session.lifecycle import active_config, active_core, is_enabled
-from ..settings.config import format_bytes
+from ..settings.sizes import format_bytes
 
 __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
 

@@ -17,7 +17,8 @@ from .. import native
 from ..errors import ConfigError
 from ..hooks.doors import address_of, storage_of
 from ..logs import log
-from ..settings.config import Config, format_bytes
+from ..settings.config import Config
+from ..settings.sizes import format_bytes
 
 __all__ = ["Owner", "move_in", "say_what_is_older"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..errors import NotEnabledError
 from ..logs import log, set_log_level
-from ..settings.config import Device, Granularity, Oversize, Policy, Recompute
 from ..settings.environment import is_set
+from ..settings.options import Device, Granularity, Options, Oversize, Policy, Recompute
 from . import lifecycle
 
 __all__ = ["disable", "enable", "enabled", "keeping_the_session"]
@@ -120,19 +120,19 @@ def enable(
         log.warning("'vtensor fit' runs the script without a budget: its vtensor.enable() does nothing")
         return
     set_log_level()
-    given: dict[str, Any] = {
-        "device": device,
-        "chunk": chunk,
-        "min_size": min_size,
-        "host": host,
-        "spill_dir": spill_dir,
-        "policy": policy,
-        "granularity": granularity,
-        "oversize": oversize,
-        "link": link,
-        "recompute": recompute,
-    }
-    lifecycle.ask(budget, given, plan)
+    options = Options(
+        device=device,
+        chunk=chunk,
+        min_size=min_size,
+        host=host,
+        spill_dir=spill_dir,
+        policy=policy,
+        granularity=granularity,
+        oversize=oversize,
+        link=link,
+        recompute=recompute,
+    )
+    lifecycle.ask(budget, options, plan)
 
 
 def disable() -> None:

@@ -16,7 +16,6 @@ import os
 import threading
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -35,8 +34,10 @@ from ..hooks.patches import restore
 from ..logs import log
 from ..planning.current_planner import current, start_planner, stop_planner
 from ..planning.plans import config_and_plan
-from ..settings.config import Config, asked_again, format_bytes
+from ..settings.config import Config, asked_again
 from ..settings.environment import is_verifying
+from ..settings.options import Options
+from ..settings.sizes import format_bytes
 from . import watchdog
 from .adoption import say_what_is_older
 from .reserve import keep_free
@@ -84,16 +85,16 @@ def active_core() -> ModuleType:
     return native.load()
 
 
-def ask(budget: int | float | str | None, given: dict[str, Any], plan: str | os.PathLike[str] | None) -> None:
+def ask(budget: int | float | str | None, options: Options, plan: str | os.PathLike[str] | None) -> None:
     """Begin a session of these arguments of :func:`vtensor.enable`; the one that is there takes another budget."""
     with _lock:
         if _active is None:
             _end()  # what an interrupted call left
-            _begin(*config_and_plan(budget, given, plan))
+            _begin(*config_and_plan(budget, options, plan))
         elif plan is not None:
             raise ConfigError("vtensor is enabled already; a plan= is taken at the first enable() only")
         else:
-            _change_budget(_active, asked_again(_active, budget, given).budget)
+            _change_budget(_active, asked_again(_active, budget, options).budget)
 
 
 def end() -> None:

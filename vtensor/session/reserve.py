@@ -21,7 +21,8 @@ from ..devices.gpu import lent_bytes
 from ..logs import log
 from ..planning.current_planner import listen
 from ..settings.available import free_memory
-from ..settings.config import Config, format_bytes
+from ..settings.config import Config
+from ..settings.sizes import format_bytes
 
 __all__ = ["Reserve", "keep_free"]
 

@@ -27,7 +27,8 @@ import lgm
 from ..logs import log
 from ..planning.current_planner import current
 from ..planning.planner import Planner
-from ..settings.config import Config, format_bytes
+from ..settings.config import Config
+from ..settings.sizes import format_bytes
 
 __all__ = ["keep_shelves", "runs"]
 

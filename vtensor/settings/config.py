@@ -1,57 +1,36 @@
-"""Arguments of :func:`vtensor.enable`, checked and turned into numbers of bytes.
+"""A session as it is to be: what was asked for, checked and turned into numbers of bytes.
 
-Covers: sizes and speeds as people write them, environment variables, defaults; which device, and what may change.
-Leaves: what the numbers do (``kernels/engine/``). Does not import the native core, and torch only to ask for a GPU.
+Covers: defaults that depend on the device and its memory, the budget where none is given, what may change later.
+Leaves: which arguments there are (``options``), how sizes are written (``sizes``), what the numbers do
+(``kernels/engine/``). Does not import the native core, and torch only to ask for a GPU.
 """
 
 from __future__ import annotations
 
-import inspect
-import numbers
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from lgm.records import units
-from lgm.records.units import format_bytes
-
-from ..errors import ConfigError, UnsupportedDeviceError
+from ..errors import ConfigError
 from ..logs import log
 from .available import budget_of_its_own, free_memory, host_store_of_its_own, physical_memory, spill_directory
+from .options import Granularity, Options, Oversize, Policy, Recompute
+from .sizes import format_bytes, parse_budget, parse_bytes, parse_link
+from .which_device import current_gpu, which_device
 
-__all__ = [
-    "Config",
-    "Device",
-    "Granularity",
-    "Oversize",
-    "Policy",
-    "Recompute",
-    "asked_again",
-    "chunk_for",
-    "format_bytes",
-    "make_config",
-    "parse_bytes",
-    "parse_link",
-    "which_device",
-]
+__all__ = ["Config", "asked_again", "chunk_for", "make_config"]
 
-Policy = Literal["plan", "lru", "size_staleness", "delta"]
-Granularity = Literal["chunk", "tensor"]
+Leaving = Literal["copy", "cheaper", "drop"]
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 2 << 20, 16 << 20  # what CUDA maps at least; DESIGN.md has what a mapping costs
 _LEAST_CHUNKS = 1024  # of a budget: a small GPU's tensors are small, and padding is lost
-Device = Literal["auto", "cpu", "cuda"]
-Oversize = Literal["borrow", "raise"]
-Recompute = Literal["auto", "never", "only"]
-Leaving = Literal["copy", "cheaper", "drop"]
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One checked configuration; all sizes in bytes."""
+    """One checked configuration; all sizes in bytes. Its fields are named as those of :class:`Options`."""
 
-    device: str
-    """``"cpu"`` or ``"cuda"``."""
+    device: Literal["cpu", "cuda"]
     ordinal: int
     """Which CUDA device; 0 on the CPU."""
     budget: int
@@ -69,8 +48,8 @@ class Config:
     oversize: Oversize
     link: float
     """Bytes a second of each copy direction; 0 for no limit."""
-    recompute: Recompute = "auto"
-    reserve: int = 0
+    recompute: Recompute
+    reserve: int
     """Bytes beside the budget that stay free; 0 where somebody gave the budget."""
 
     @property
@@ -99,85 +78,6 @@ class Config:
         return "cheaper" if self.policy == "delta" else "copy"
 
 
-def parse_bytes(value: int | str, name: str) -> int:
-    """:func:`lgm.records.units.parse_bytes`, with this package's error."""
-    try:
-        return units.parse_bytes(value, name)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-
-
-def parse_link(value: float | str | None) -> float:
-    """Bytes a second of ``None`` (no limit: 0), ``6e9`` or ``"6GB/s"``."""
-    if value is None:
-        return 0.0
-    try:
-        return units.parse_speed(value)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-
-
-def which_device(asked: str) -> Literal["cpu", "cuda"]:
-    """``"cpu"`` or ``"cuda"``."""
-    if asked not in get_args(Device):
-        raise ConfigError(f"device={asked!r} is unknown; choose 'auto', 'cpu' or 'cuda'")
-    if asked == "cpu":
-        return "cpu"
-    import torch
-
-    seen = torch.cuda.is_available()
-    if asked == "cuda" and not seen:
-        raise UnsupportedDeviceError(
-            "device='cuda': torch sees no GPU here (torch.cuda.is_available() is False); 'vtensor doctor' says what is "
-            "missing, and device='cpu' manages CPU tensors"
-        )
-    return "cuda" if seen else "cpu"
-
-
-def _gpu() -> tuple[int, int]:
-    """The current CUDA device and its bytes of memory.
-
-    Where a process of torchrun has chosen none yet, the one of its rank is current from now on: all would begin on the
-    first, and manage that.
-    """
-    import torch
-
-    ordinal = torch.cuda.current_device()
-    rank = os.environ.get("LOCAL_RANK", "")
-    if ordinal == 0 and rank.isdecimal() and 0 < int(rank) < torch.cuda.device_count():
-        ordinal = int(rank)
-        torch.cuda.set_device(ordinal)
-    return ordinal, torch.cuda.get_device_properties(ordinal).total_memory
-
-
-def _own(
-    device: str, spill_dir: str | os.PathLike[str] | None, host: int | str | None, recompute: Recompute
-) -> tuple[int, str | os.PathLike[str] | None, int | str | None, int]:
-    """Budget, spill directory, room of the host store and what is left free where no budget is given."""
-    free = free_memory(device)
-    budget = budget_of_its_own(free)
-    where = ""
-    if device == "cpu" and spill_dir is None and host is None and recompute != "only":
-        # In RAM it could wait in the reserve only: or the system would swap.
-        spill_dir = spill_directory()
-        host = free - budget if spill_dir is None else None
-        where = f"; what does not fit waits in {spill_dir or 'the rest of them: spill_dir= names a disk'}"
-    log.warning("no budget was given: %s, of %s that are free%s", format_bytes(budget), format_bytes(free), where)
-    return budget, spill_dir, host, free - budget
-
-
-def _budget(value: int | float | str, total: int, name: str) -> int:
-    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
-        value = float(value)  # NumPy has more kinds
-    try:
-        share = units.parse_share(value, name)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if share is not None:
-        return int(share * total)
-    return parse_bytes(int(value) if isinstance(value, float) else value, name)
-
-
 def chunk_for(device: str, budget: int) -> int:
     """Bytes of a chunk where nobody says otherwise."""
     if device == "cpu":
@@ -186,26 +86,8 @@ def chunk_for(device: str, budget: int) -> int:
     return min(max(fitting, _SMALLEST_CHUNK), _LARGEST_CHUNK)
 
 
-def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name}={value!r} is unknown; choose one of {', '.join(map(repr, allowed))}")
-
-
-def make_config(
-    budget: int | float | str | None = None,
-    *,
-    device: str = "auto",
-    chunk: int | str | None = None,
-    min_size: int | str | None = None,
-    host: int | str | None = None,
-    spill_dir: str | os.PathLike[str] | None = None,
-    policy: Policy = "plan",
-    granularity: Granularity = "chunk",
-    oversize: Oversize = "borrow",
-    link: float | str | None = None,
-    recompute: Recompute = "auto",
-) -> Config:
-    """Check the arguments of :func:`vtensor.enable` and fill in what was left open.
+def make_config(budget: int | float | str | None = None, options: Options | None = None) -> Config:
+    """Turn the arguments of :func:`vtensor.enable` into a session's numbers, and fill in what was left open.
 
     Raises
     ------
@@ -214,71 +96,92 @@ def make_config(
     UnsupportedDeviceError
         If there is no GPU where one is asked for.
     """
-    device = which_device(device)
-    ordinal, total = (0, physical_memory()) if device == "cpu" else _gpu()
+    options = Options() if options is None else options
+    device = which_device(options.device)
+    if device == "cuda" and (options.spill_dir is not None or options.link is not None):
+        raise ConfigError(
+            "spill_dir= and link= are for device='cpu': on a GPU absent data waits in RAM, over its own bus"
+        )
+    ordinal, total = (0, physical_memory()) if device == "cpu" else current_gpu()
     name = "budget"
     if budget is None and (asked := os.environ.get("VTENSOR_BUDGET")):
         name, budget = "VTENSOR_BUDGET", asked
     reserve = 0
     if budget is None:
-        budget, spill_dir, host, reserve = _own(device, spill_dir, host, recompute)
-    budget_bytes = _budget(budget, total, name)
-    chunk = chunk_for(device, budget_bytes) if chunk is None else chunk
-    chunk_bytes = parse_bytes(chunk, "chunk")
-    page = os.sysconf("SC_PAGE_SIZE")
-    if chunk_bytes & (chunk_bytes - 1) or chunk_bytes < page:
-        raise ConfigError(f"chunk={chunk!r} must be a power of two of at least {page} bytes, such as '2MiB'")
-    if budget_bytes < chunk_bytes:
-        raise ConfigError(
-            f"a budget of {format_bytes(budget_bytes)} holds not one chunk of {format_bytes(chunk_bytes)}; "
-            "raise it, or take smaller chunks (chunk=, --chunk)"
-        )
-    _choice("policy", policy, get_args(Policy))
-    _choice("granularity", granularity, get_args(Granularity))
-    _choice("oversize", oversize, get_args(Oversize))
-    _choice("recompute", recompute, get_args(Recompute))
-    if policy == "delta" and recompute == "never":
-        raise ConfigError(
-            "policy='delta' chooses between copies and making again; recompute='never' leaves it no choice"
-        )
-    if spill_dir is not None and recompute == "only":
-        raise ConfigError("recompute='only' copies nothing, so spill_dir= would stay empty; leave one of them out")
-    directory = str(Path(spill_dir).absolute()) if spill_dir else ""
-    if spill_dir is not None and not (directory and Path(directory).is_dir()):
-        raise ConfigError(f"spill_dir={str(spill_dir)!r} is not a directory; create it first")
-    if host is not None:
-        host_bytes = parse_bytes(host, "host")
-        if host_bytes < chunk_bytes:
-            raise ConfigError(
-                f"host={host!r} is less than one chunk of {format_bytes(chunk_bytes)}: nothing could leave"
-            )
-    elif directory:
-        stat = os.statvfs(directory)
-        host_bytes = max(stat.f_bavail * stat.f_frsize, chunk_bytes)
-    else:
-        host_bytes = max(host_store_of_its_own(), chunk_bytes)
-    if device == "cuda" and (directory or link is not None):
-        raise ConfigError(
-            "spill_dir= and link= are for device='cpu': on a GPU absent data waits in RAM, over its own bus"
-        )
+        budget, reserve, options = _of_its_own(device, options)
+    budget = parse_budget(budget, total, name)
+    chunk = _chunk(options, device, budget)
+    spill_dir = _directory(options)
     return Config(
         device=device,
         ordinal=ordinal,
-        budget=budget_bytes // chunk_bytes * chunk_bytes,
-        chunk=chunk_bytes,
-        min_size=chunk_bytes // 2 if min_size is None else parse_bytes(min_size, "min_size"),
-        host=host_bytes,
-        spill_dir=directory,
-        policy=policy,
-        granularity=granularity,
-        oversize=oversize,
-        link=parse_link(link),
-        recompute=recompute,
+        budget=budget // chunk * chunk,
+        chunk=chunk,
+        min_size=chunk // 2 if options.min_size is None else parse_bytes(options.min_size, "min_size"),
+        host=_host(options, spill_dir, chunk),
+        spill_dir=spill_dir,
+        policy=options.policy,
+        granularity=options.granularity,
+        oversize=options.oversize,
+        link=parse_link(options.link),
+        recompute=options.recompute,
         reserve=reserve,
     )
 
 
-def asked_again(active: Config, budget: int | float | str | None, given: dict[str, Any]) -> Config:
+def _of_its_own(device: str, options: Options) -> tuple[int, int, Options]:
+    """Where no budget is given: one, what is left free beside it, and where what does not fit is to wait."""
+    free = free_memory(device)
+    budget = budget_of_its_own(free)
+    where = ""
+    if device == "cpu" and options.spill_dir is None and options.host is None and options.recompute != "only":
+        # In RAM it could wait in the reserve only: or the system would swap.
+        disk = spill_directory()
+        options = replace(options, spill_dir=disk, host=free - budget if disk is None else None)
+        where = f"; what does not fit waits in {disk or 'the rest of them: spill_dir= names a disk'}"
+    log.warning("no budget was given: %s, of %s that are free%s", format_bytes(budget), format_bytes(free), where)
+    return budget, free - budget, options
+
+
+def _chunk(options: Options, device: str, budget: int) -> int:
+    chunk = chunk_for(device, budget) if options.chunk is None else parse_bytes(options.chunk, "chunk")
+    page = os.sysconf("SC_PAGE_SIZE")
+    if chunk & (chunk - 1) or chunk < page:
+        raise ConfigError(f"chunk={options.chunk!r} must be a power of two of at least {page} bytes, such as '2MiB'")
+    if budget < chunk:
+        raise ConfigError(
+            f"a budget of {format_bytes(budget)} holds not one chunk of {format_bytes(chunk)}; "
+            "raise it, or take smaller chunks (chunk=, --chunk)"
+        )
+    return chunk
+
+
+def _directory(options: Options) -> str:
+    """From the root, as the program may go elsewhere; empty where none is asked for."""
+    if options.spill_dir is None:
+        return ""
+    given = str(options.spill_dir)
+    directory = Path(given).absolute()
+    if not given or not directory.is_dir():
+        raise ConfigError(f"spill_dir={given!r} is not a directory; create it first")
+    return str(directory)
+
+
+def _host(options: Options, spill_dir: str, chunk: int) -> int:
+    if options.host is not None:
+        host = parse_bytes(options.host, "host")
+        if host < chunk:
+            raise ConfigError(
+                f"host={options.host!r} is less than one chunk of {format_bytes(chunk)}: nothing could leave"
+            )
+        return host
+    if not spill_dir:
+        return max(host_store_of_its_own(), chunk)
+    disk = os.statvfs(spill_dir)
+    return max(disk.f_bavail * disk.f_frsize, chunk)
+
+
+def asked_again(active: Config, budget: int | float | str | None, options: Options) -> Config:
     """What enabling again asks for: arguments left at their defaults keep what is in force.
 
     Raises
@@ -286,11 +189,13 @@ def asked_again(active: Config, budget: int | float | str | None, given: dict[st
     ConfigError
         If anything but the budget differs.
     """
-    defaults = {name: p.default for name, p in inspect.signature(make_config).parameters.items()}
-    kept = {name: getattr(active, name) or None for name in given}
-    merged: dict[str, Any] = {name: kept[name] if value == defaults[name] else value for name, value in given.items()}
-    asked = make_config(active.budget if budget is None else budget, **merged)
-    differing = [name for name in given if getattr(asked, name) != getattr(active, name)]
+    names = [field.name for field in fields(Options)]
+    unasked = Options()
+    kept: dict[str, Any] = {
+        name: getattr(active, name) or None for name in names if getattr(options, name) == getattr(unasked, name)
+    }
+    asked = make_config(active.budget if budget is None else budget, replace(options, **kept))
+    differing = [name for name in names if getattr(asked, name) != getattr(active, name)]
     if differing:
         raise ConfigError(
             f"vtensor is enabled already with other settings ({', '.join(differing)}); only the budget can change "

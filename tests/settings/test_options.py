@@ -1,0 +1,42 @@
+"""What may be asked for is said once, and offered alike by ``enable()`` and by the command line."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+import vtensor
+from vtensor.command.cli import _parser
+from vtensor.settings.options import Options
+
+USUAL = asdict(Options())
+
+
+def test_enable_offers_all_with_the_same_defaults() -> None:
+    offered = inspect.signature(vtensor.enable).parameters
+    assert {name: offered[name].default for name in offered if name not in ("budget", "plan")} == USUAL
+
+
+def test_so_does_the_command_line() -> None:
+    asked = vars(_parser().parse_args(["run", "train.py"]))
+    assert {name: asked[name] for name in USUAL} == USUAL
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"device": "tpu"}, "device='tpu' is unknown; choose one of 'auto', 'cpu', 'cuda'"),
+        ({"policy": "fifo"}, "policy='fifo' is unknown; choose one of 'plan', 'lru', 'size_staleness', 'delta'"),
+        ({"oversize": "fail"}, "oversize='fail' is unknown"),
+        ({"recompute": True}, "recompute=True is unknown; choose one of 'auto', 'never', 'only'"),
+        ({"policy": "delta", "recompute": "never"}, "leaves it no choice"),
+        ({"recompute": "only", "spill_dir": "."}, "copies nothing, so spill_dir= would stay empty"),
+    ],
+)
+def test_what_cannot_be_is_said_with_what_can(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(vtensor.ConfigError, match=said):
+        vtensor.enable("1GiB", **asked)
+    assert not vtensor.is_enabled()

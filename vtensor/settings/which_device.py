@@ -1,0 +1,46 @@
+"""Which device a session is for: what was asked for, and what torch sees here.
+
+Covers: ``"auto"``, the GPU of a process that has chosen none yet. Leaves: starting there (``vtensor/devices/``), how
+much memory there is (``available``).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from ..errors import UnsupportedDeviceError
+from .options import Device
+
+__all__ = ["current_gpu", "which_device"]
+
+
+def which_device(asked: Device) -> Literal["cpu", "cuda"]:
+    """``"cpu"`` or ``"cuda"``; raises UnsupportedDeviceError if there is no GPU where one is asked for."""
+    if asked == "cpu":
+        return "cpu"
+    import torch
+
+    seen = torch.cuda.is_available()
+    if asked == "cuda" and not seen:
+        raise UnsupportedDeviceError(
+            "device='cuda': torch sees no GPU here (torch.cuda.is_available() is False); 'vtensor doctor' says what is "
+            "missing, and device='cpu' manages CPU tensors"
+        )
+    return "cuda" if seen else "cpu"
+
+
+def current_gpu() -> tuple[int, int]:
+    """The current CUDA device and its bytes of memory.
+
+    Where a process of torchrun has chosen none yet, the one of its rank is current from now on: all would begin on the
+    first, and manage that.
+    """
+    import torch
+
+    ordinal = torch.cuda.current_device()
+    rank = os.environ.get("LOCAL_RANK", "")
+    if ordinal == 0 and rank.isdecimal() and 0 < int(rank) < torch.cuda.device_count():
+        ordinal = int(rank)
+        torch.cuda.set_device(ordinal)
+    return ordinal, torch.cuda.get_device_properties(ordinal).total_memory
