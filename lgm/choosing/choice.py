@@ -173,7 +173,7 @@ def _take_back(problem: Cover, used: Ints, surplus: Ints, some: Bools, whole: bo
     """
     used, surplus, n = used.copy(), surplus.copy(), problem.n
     amounts = np.where(some, used, 0)  # at most
-    there = amounts.reshape(-1, len(problem.start)).any(axis=0)
+    there = amounts.reshape(-1, len(problem.start)).sum(axis=0) > 0
     for g in problem.dearest_first[there[problem.dearest_first]].tolist():
         a, b = int(problem.start[g]), int(problem.stop[g])
         before, after = surplus[..., a:b], surplus[..., : max(b - n, 0)]  # the turn
