@@ -122,7 +122,7 @@ def test_the_sweep_is_never_better_than_the_optimum_and_whole_tensors_never_than
 
 def test_the_same_trace_has_the_same_plan_however_busy_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choices were improved for some tenths of a second, of which a busy machine gave few."""
-    trace = load_trace(TRACES[0].with_name("mobilenet_v2.npz"))
+    trace = load_trace(TRACES[0].with_name("bert.npz"))
     device = Device(analyze_lifetimes(trace).peak // 2, 1e9, 1e9)
     plan = analyze(trace, device, recompute="auto")
     clock = itertools.count(0.0, 1e3)
