@@ -65,7 +65,7 @@ ROOMS = {  # the modules of each package of vtensor/
         {"traces", "__init__"},
     ],
     "hooks": [{"patches"}, {"doors", "foreach", "passes"}, {"compiled", "strict"}, {"__init__"}],
-    "devices": [{"math_library", "surroundings", "pools"}, {"cpu", "gpu"}, {"__init__"}],
+    "devices": [{"math_library", "surroundings", "pools"}, {"cpu", "gpu"}, {"port"}, {"__init__"}],
     "session": [{"watchdog", "adoption", "shelves", "reserve"}, {"lifecycle"}, {"enabling"}, {"__init__"}],
     "reports": [{"stats", "profile_tracks"}, {"__init__"}],
     "demo": [{"workloads"}, {"worker"}, {"show"}, {"__init__"}],

@@ -15,7 +15,7 @@ import torch
 
 import vtensor
 from vtensor import native
-from vtensor.devices.gpu import fit_gpu
+from vtensor.devices.gpu import fit
 from vtensor.hooks import doors
 from vtensor.hooks.doors import open_doors
 from vtensor.hooks.patches import restore
@@ -130,11 +130,11 @@ def test_where_there_is_one_memory_nothing_is_copied(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module: Any = OneMemory
-    fitted = fit_gpu(module, make_config("64MiB"))
+    fitted = fit(module, make_config("64MiB"))
     assert fitted.recompute == "only"
     assert fitted.leaving == "drop"
     assert "Orin shares one memory" in caplog.text
     with pytest.raises(vtensor.UnsupportedDeviceError, match="Leave recompute= out"):
-        fit_gpu(module, make_config("64MiB", Options(recompute="never")))
+        fit(module, make_config("64MiB", Options(recompute="never")))
     monkeypatch.setenv("VTENSOR_INTEGRATED", "1")
-    assert fit_gpu(module, make_config("64MiB", Options(recompute="never"))).leaving == "copy"
+    assert fit(module, make_config("64MiB", Options(recompute="never"))).leaving == "copy"

@@ -61,10 +61,10 @@ def test_a_gpu_is_given_back(tensors_live: bool, multithreaded: bool, monkeypatc
         monkeypatch.setattr(gpu, "_kept", [])
 
     def start() -> None:
-        gpu.start_gpu(core, config)
+        gpu.start(core, config)
 
     def stop() -> None:
-        gpu.stop_gpu(core)
+        gpu.stop(core)
 
     def stop_and_look(at: object) -> None:
         stop()

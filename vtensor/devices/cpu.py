@@ -1,6 +1,6 @@
 """A session on torch's CPU tensors.
 
-Covers: starting and stopping the core in ordinary memory.
+Covers: starting and stopping the core in ordinary memory (``port``).
 Leaves: everything a session is on any device (``session``).
 """
 
@@ -11,11 +11,16 @@ from types import ModuleType
 from ..errors import ConfigError
 from ..settings.config import Config
 
-__all__ = ["start_cpu", "stop_cpu"]
+__all__ = ["fit", "resize", "start", "stop"]
 
 
-def start_cpu(core: ModuleType, config: Config) -> None:
-    """Start the core; :func:`stop_cpu` undoes it."""
+def fit(_core: ModuleType, config: Config) -> Config:
+    """Any settings suit a processor."""
+    return config
+
+
+def start(core: ModuleType, config: Config) -> None:
+    """Start the core; :func:`stop` undoes it."""
     try:
         core.start(
             **config.for_core,
@@ -29,6 +34,10 @@ def start_cpu(core: ModuleType, config: Config) -> None:
         raise ConfigError(str(error)) from None
 
 
-def stop_cpu(core: ModuleType) -> None:
+def resize(_core: ModuleType, _config: Config) -> None:
+    """Nobody but the core holds chunks."""
+
+
+def stop(core: ModuleType) -> None:
     """Stop the core; does nothing where it does not run."""
     core.stop()

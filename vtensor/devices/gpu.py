@@ -1,6 +1,6 @@
 """A session on an NVIDIA GPU: what is checked before it begins, and the pool its chunks come from.
 
-Covers: refusing what cannot work in words, starting and stopping the core on a GPU.
+Covers: refusing what cannot work in words, starting and stopping the core on a GPU (``port``).
 Leaves: everything a session is on any device (``session``), the pool (``pools``), the device
 (``kernels/cuda/driver_cuda.h``).
 """
@@ -20,7 +20,7 @@ from ..settings.environment import is_set
 from ..settings.sizes import format_bytes
 from .pools import DevicePool, make_device_pool
 
-__all__ = ["cupy_allocator", "fit_gpu", "lent_bytes", "look_at_gpu", "resize_gpu", "start_gpu", "stop_gpu"]
+__all__ = ["cupy_allocator", "fit", "lent_bytes", "look_at_gpu", "resize", "start", "stop"]
 
 _pool: DevicePool | None = None
 _kept: list[DevicePool] = []  # of earlier sessions whose tensors live on
@@ -50,7 +50,7 @@ def look_at_gpu(core: ModuleType, ordinal: int) -> dict[str, Any]:
     return found
 
 
-def fit_gpu(core: ModuleType, config: Config) -> Config:
+def fit(core: ModuleType, config: Config) -> Config:
     """Settings that suit the GPU: where its memory is the processor's, nothing is copied.
 
     Raises
@@ -74,10 +74,10 @@ def fit_gpu(core: ModuleType, config: Config) -> Config:
     return replace(config, recompute="only")
 
 
-def start_gpu(core: ModuleType, config: Config) -> None:
+def start(core: ModuleType, config: Config) -> None:
     """Start the core on ``config.ordinal``; its chunks come from a CuPy pool where there is CuPy.
 
-    :func:`stop_gpu` undoes it, also in part.
+    :func:`stop` undoes it, also in part.
     """
     import torch
 
@@ -112,7 +112,7 @@ def _set_torch(multithreaded: bool, fused: bool) -> None:
     torch._C._jit_override_can_fuse_on_gpu(fused)
 
 
-def resize_gpu(core: ModuleType, config: Config) -> None:
+def resize(core: ModuleType, config: Config) -> None:
     """The pool follows a budget that changed; the core has changed its own already."""
     if _pool is None:
         return
@@ -121,7 +121,7 @@ def resize_gpu(core: ModuleType, config: Config) -> None:
     core.donate(_pool.lend(max(config.budget_chunks - _pool.lent_bytes // config.chunk, 0)))
 
 
-def stop_gpu(core: ModuleType) -> None:
+def stop(core: ModuleType) -> None:
     """Stop the core; raises ``torch.OutOfMemoryError`` if live tensors in the host store cannot come back.
 
     May be called again where it was interrupted, and where nothing was started.

@@ -22,9 +22,8 @@ import torch
 import lgm
 
 from .. import native
-from ..devices.cpu import start_cpu, stop_cpu
-from ..devices.gpu import fit_gpu, resize_gpu, start_gpu, stop_gpu
 from ..devices.math_library import settle
+from ..devices.port import port_of
 from ..errors import ConfigError, NotEnabledError
 from ..hooks.compiled import watch_compiled
 from ..hooks.doors import open_doors
@@ -117,8 +116,7 @@ def _begin(config: Config, plan: lgm.Plan | None) -> None:
     global _begun, _active, _looked, _process
     core = native.load()
     _process = os.getpid()
-    if config.device == "cuda":
-        config = fit_gpu(core, config)
+    config = port_of(config.device).fit(core, config)
     _begun = config
     try:
         _start(config)
@@ -140,12 +138,8 @@ def _begin(config: Config, plan: lgm.Plan | None) -> None:
 
 
 def _start(config: Config) -> None:
-    core = native.load()
     settle()
-    if config.device == "cuda":
-        start_gpu(core, config)
-    else:
-        start_cpu(core, config)
+    port_of(config.device).start(native.load(), config)
 
 
 def _watch(config: Config, plan: lgm.Plan | None) -> None:
@@ -174,18 +168,14 @@ def _end() -> None:
     global _begun, _active
     if _begun is None:
         return
-    core = native.load()
     active, _active = _active, None
-    if _begun.device == "cuda":
-        try:
-            stop_gpu(core)
-        except torch.OutOfMemoryError:
-            _active = active
-            raise
+    try:
+        port_of(_begun.device).stop(native.load())
+    except torch.OutOfMemoryError:
+        _active = active
+        raise
     stop_planner()
     restore()
-    if _begun.device == "cpu":
-        stop_cpu(core)
     _begun = None
 
 
@@ -207,8 +197,7 @@ def _change_budget(active: Config, budget: int) -> None:
     except core.OutOfMemory as error:
         _begun = before
         raise torch.OutOfMemoryError(str(error)) from None
-    if asked.device == "cuda":
-        resize_gpu(core, asked)
+    port_of(asked.device).resize(core, asked)
     current().change_budget(asked)
     _active = asked
     log.info("budget changed from %s to %s", format_bytes(active.budget), format_bytes(asked.budget))
