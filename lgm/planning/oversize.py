@@ -1,9 +1,11 @@
-"""Operations that need more than the budget: the iteration without what they use where it waits.
+"""Operations that need more than the budget: the iteration without what they use, or make, where it waits.
 
 Such an operation brings in as much as there is room for, and uses the rest in place, in the host's memory. To a plan
-that rest is away meanwhile, and not needed: all that plans and their checks know of budgets then holds.
+that rest is away meanwhile, and not needed: all that plans and their checks know of budgets then holds. What an
+operation makes is in place, too, as far as there is no room for it; to a plan it is as much smaller for all its life,
+so that nothing is said of the rest: it comes when it is used, as without a plan.
 
-Covers: how much each of them uses in place, and of which tensors.
+Covers: how much each of them uses and makes in place, and of which tensors.
 Leaves: planning the rest of the iteration (``mix``); using something in place, to the engine.
 """
 
@@ -36,25 +38,33 @@ def within(trace: Trace, budget_chunks: int) -> Trace:
     -------
     Trace
         The same rows, tensors and calls. Where a row needs too many chunks, its uses of older tensors end sooner, those
-        of the largest first; a chunk of each stays, so that who reads and writes what is as before. What operations
-        allocate is needed as it was, and may still be too much: then no plan fits the budget.
+        of the largest first; where that is not enough, what it makes is smaller. A chunk of each stays, so that who
+        reads and writes what is as before: where an operation has more tensors than there are chunks it still needs too
+        much, and no plan fits the budget.
     """
     while True:
         over = analyze_lifetimes(trace).needed - budget_chunks
-        last = trace.use_last.copy()
-        for row in np.flatnonzero(over > 0).tolist():
+        last, chunks = trace.use_last.copy(), trace.chunks.copy()
+        rows = np.flatnonzero(over > 0).tolist()
+        for row in rows:
             _shorten(trace, last, row, int(over[row]))
         if (last == trace.use_last).all():
+            for row in rows:
+                _shrink(trace, chunks, row, int(over[row]))
+        if (last == trace.use_last).all() and (chunks == trace.chunks).all():
             return trace
-        trace = replace(trace, use_last=last)
+        smaller = np.minimum(trace.tensor_bytes, chunks * trace.chunk_bytes)
+        size = chunks[trace.use_tensor]
+        first = np.where(last > size, np.minimum(trace.use_first, size - 1), trace.use_first)
+        trace = replace(trace, tensor_bytes=smaller, use_first=first, use_last=np.minimum(last, size))
 
 
 def beyond(error: InfeasibleError, trace: Trace) -> InfeasibleError:
     """Why there is no plan even so, of an iteration as it was before :func:`within`."""
     nothing_in_place = smallest_budget(trace, analyze_lifetimes(trace))
     text = (
-        f"a budget of {format_bytes(error.budget)} is too small: {error.operation} makes more than that. There is a "
-        f"plan from {format_bytes(error.needed)} on; from {format_bytes(nothing_in_place)} on nothing is used in place"
+        f"a budget of {format_bytes(error.budget)} is too small: {error.operation} has more tensors than that "
+        f"has chunks. There is a plan from {format_bytes(error.needed)} on; from {format_bytes(nothing_in_place)} on nothing is used in place"
     )
     return InfeasibleError(error.operation, error.needed, error.budget, text)
 
@@ -78,6 +88,17 @@ def _shorten(trace: Trace, last: Ints, row: int, over: int) -> None:
             return
         of = now[trace.use_tensor[now] == tensors[k]]
         last[of] = np.minimum(last[of], ends[k] - taken)
+        over -= taken
+
+
+def _shrink(trace: Trace, chunks: Ints, row: int, over: int) -> None:
+    """Take so many chunks, if there are as many, from the largest of what a row makes; as :func:`_shorten`."""
+    made = np.flatnonzero(_made_around(trace, row))
+    if (chunks[made] != trace.chunks[made]).any():
+        return
+    for t in made[np.argsort(-chunks[made], kind="stable")].tolist():
+        taken = min(over, int(chunks[t]) - 1)
+        chunks[t] -= taken
         over -= taken
 
 

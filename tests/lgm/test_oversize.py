@@ -44,8 +44,21 @@ def test_operations_around_and_within_agree() -> None:
     assert less.use_last.tolist() == [4, 4, 3]
 
 
+def test_what_is_made_is_smaller_where_that_is_too_much() -> None:
+    trace = build(
+        3, [(2 * CHUNK, -1, -1), (6 * CHUNK, 0, 2), (3 * CHUNK, 0, 2)],
+        [(0, 0, 0, 2, 0), (1, 1, 4, 6, 1), (1, 2, 0, 3, 0), (2, 1, 0, 6, 0)],
+    )  # fmt: skip
+    assert analyze_lifetimes(trace).needed.tolist() == [11, 5, 6]
+    less = within(trace, 5)
+    assert less.chunks.tolist() == [2, 1, 3] and analyze_lifetimes(less).needed.max() == 5
+    assert less.use_first.tolist() == [0, 0, 0, 0] and less.use_last.tolist() == [1, 1, 3, 1]
+    lgm.validate(lgm.analyze(less, Device(5, 1e6, 1e6)))
+    assert within(trace, 8).chunks.tolist() == [2, 4, 3]  # a chunk of what is used stays
+
+
 @pytest.mark.parametrize("layers", range(2, 8))
-def test_every_budget_that_holds_what_operations_make_has_a_plan(layers: int) -> None:
+def test_every_budget_that_holds_a_chunk_of_each_tensor_has_a_plan(layers: int) -> None:
     trace = training(layers, layers)
     least = int(analyze_lifetimes(within(trace, 1)).needed.max())
     assert least < analyze_lifetimes(trace).needed.max()
@@ -62,10 +75,15 @@ def test_only_what_is_too_much_is_taken_and_plans_hold(seed: int) -> None:
         after = analyze_lifetimes(less).needed
         assert (after <= needed).all()
         assert after.max() <= budget or within(less, budget) is less
-        cut = np.flatnonzero(less.use_last != trace.use_last)
+        smaller = less.chunks < trace.chunks
+        for t in np.flatnonzero(smaller).tolist():
+            rows = slice(trace.tensor_born[t], np.maximum.accumulate(trace.op_last)[trace.tensor_born[t]] + 1)
+            assert trace.tensor_born[t] >= 0 and needed[rows].max() > budget, "made smaller where nothing was too much"
+        cut = np.flatnonzero((less.use_last != trace.use_last) & ~smaller[trace.use_tensor])
         for use in cut.tolist():
             rows = slice(trace.use_op[use], trace.op_last[trace.use_op[use]] + 1)
             assert needed[rows].max() > budget, "a use was shortened in which nothing was too much"
+        assert (less.use_last <= less.chunks[less.use_tensor]).all()
         assert (less.use_last > less.use_first)[trace.use_last > trace.use_first].all()
         if after.max() <= budget:
             lgm.validate(lgm.analyze(less, Device(budget, 1e6, 1e6), recompute="never"))

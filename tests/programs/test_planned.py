@@ -480,23 +480,28 @@ def test_step_marks_iterations_where_no_optimizer_does() -> None:
     assert stats["planned_iterations"] >= 4, stats
 
 
+@pytest.mark.parametrize("fraction", [0.06, 0.03], ids=["uses", "makes"])
 @pytest.mark.parametrize("options", [{}, {"link": "100MB/s"}, {"recompute": "never"}], ids=str)
-def test_a_plan_where_one_operation_needs_more_than_the_budget(options: dict[str, Any]) -> None:
-    planned, stats = run(lambda t: [t.step(rows=400) for _ in range(10)] and None, 0.06, **options)
+def test_a_plan_where_one_operation_needs_more_than_the_budget(options: dict[str, Any], fraction: float) -> None:
+    planned, stats = run(lambda t: [t.step(rows=400) for _ in range(10)] and None, fraction, **options)
     assert gained(planned, 4) == 4
     assert stats["deviations"] == 0
     assert stats["oversize"] > 0
 
 
-def test_such_a_plan_is_followed_on_ordered_devices(late: bool) -> None:
-    planned, stats = run(lambda t: [t.step(rows=400) for _ in range(10)] and None, 0.06, overdraws=not late)
+@pytest.mark.parametrize("fraction", [0.06, 0.03], ids=["uses", "makes"])
+def test_such_a_plan_is_followed_on_ordered_devices(late: bool, fraction: float) -> None:
+    planned, stats = run(lambda t: [t.step(rows=400) for _ in range(10)] and None, fraction, overdraws=not late)
     assert gained(planned, 4) == 4
     assert (stats["borrowed_bytes.peak"] if late else stats["overdrawn_bytes.peak"]) > 0
 
 
-def test_no_plan_where_what_one_operation_makes_is_more_than_the_budget(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="vtensor"):
-        _, stats = run(lambda t: [t.step(rows=400) for _ in range(8)] and None, 0.03)
+def test_no_plan_where_one_operation_has_more_tensors_than_there_are_chunks(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="vtensor"), vtensor.enabled(2 * PAGE, chunk=PAGE, min_size=1):
+        trainer = Trainer()
+        for _ in range(8):
+            trainer.step(rows=400)
+        stats = vtensor.memory_stats()
     assert stats["planned_iterations"] == 0
     assert "smallest budget that works" in caplog.text
 
