@@ -63,8 +63,9 @@ def beyond(error: InfeasibleError, trace: Trace) -> InfeasibleError:
     """Why there is no plan even so, of an iteration as it was before :func:`within`."""
     nothing_in_place = smallest_budget(trace, analyze_lifetimes(trace))
     text = (
-        f"a budget of {format_bytes(error.budget)} is too small: {error.operation} has more tensors than that "
-        f"has chunks. There is a plan from {format_bytes(error.needed)} on; from {format_bytes(nothing_in_place)} on nothing is used in place"
+        f"a budget of {format_bytes(error.budget)} is too small: {error.operation} has more tensors than that has "
+        f"chunks. There is a plan from {format_bytes(error.needed)} on; from {format_bytes(nothing_in_place)} on "
+        "nothing is used in place"
     )
     return InfeasibleError(error.operation, error.needed, error.budget, text)
 

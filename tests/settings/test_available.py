@@ -227,3 +227,14 @@ def test_a_given_budget_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         vtensor.enable("64MiB")
         train(3)
         assert vtensor.memory_stats()["budget_bytes"] == 64 << 20
+
+
+def test_a_large_budget_has_as_many_chunks_as_linux_has_mappings_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("vtensor.settings.config.most_mappings", lambda: 65530)
+    chunks = {gib: chunk_for("cpu", gib * GIB) >> 20 for gib in (1, 63, 64, 127, 128, 1000)}
+    assert chunks == {1: 2, 63: 2, 64: 4, 127: 4, 128: 8, 1000: 32}
+    assert make_config("1GiB", Options(device="cpu", chunk="64KiB")).chunk == 64 << 10 and caplog.text == ""
+    assert make_config("2GiB", Options(device="cpu", chunk="32KiB")).chunk == 32 << 10
+    assert "65536 chunks of 32.00 KiB, and Linux allows mappings for about 32765" in caplog.text

@@ -15,7 +15,7 @@ from ..devices.gpu import look_at_gpu
 from ..devices.surroundings import look_around
 from ..errors import BuildError, UnsupportedDeviceError, VtensorError
 from ..native.cuda_headers import cuda_include
-from ..settings.available import physical_memory, processors
+from ..settings.available import most_mappings, physical_memory, processors
 from ..settings.sizes import format_bytes
 
 __all__ = ["examine", "report"]
@@ -52,7 +52,7 @@ def _kernel() -> Iterator[Finding]:
     yield "kernel", new_enough, f"{platform.system()} {release} (Linux 5.7 or newer is needed for mremap in place)"
     if not linux:
         return
-    count = int(Path("/proc/sys/vm/max_map_count").read_text())
+    count = most_mappings()
     yield (
         "mappings",
         count >= 65530,

@@ -54,14 +54,15 @@ def enable(
         ``"cpu"``: torch's CPU tensors. ``"cuda"``: those of the current CUDA device; in a process of torchrun that has
         chosen none yet, the one of its rank. ``"auto"``: the GPU where torch sees one, else the CPU.
     chunk
-        Bytes of one vTensor, the unit in which tensors move; a power of two. Default: ``"2MiB"`` on the CPU;
+        Bytes of one vTensor, the unit in which tensors move; a power of two. Default: ``"2MiB"`` on the CPU, more
+        where a budget would be more chunks than Linux has mappings for (from 64 GiB on, as it is usually set);
         on a GPU, where mapping one costs more, a thousandth of the budget: ``"2MiB"`` to ``"16MiB"``.
     min_size
         The smallest allocation that is managed. Default: half a chunk. Smaller ones are torch's, and are counted
         (``unmanaged_bytes`` in :func:`vtensor.memory_stats`).
     host
-        Bytes the host store may take. Default: four fifths of RAM, half of the addresses that are left where they are
-        limited (``ulimit -v``) and that is less; or what is free in `spill_dir`.
+        Bytes the host store may take. Default: four fifths of RAM, a third of the addresses that are left where they
+        are limited (``ulimit -v``) and that is less; or what is free in `spill_dir`.
     spill_dir
         A directory: absent vTensors live in a file there instead of in RAM, so that a model larger than RAM trains.
     policy

@@ -19,6 +19,7 @@ __all__ = [
     "budget_of_its_own",
     "free_memory",
     "host_store_of_its_own",
+    "most_mappings",
     "physical_memory",
     "processors",
     "spill_directory",
@@ -45,6 +46,11 @@ def free_memory(device: str, ordinal: int | None = None) -> int:
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) << 10
     return min([free, *(group.left for group in memory_groups())])
+
+
+def most_mappings() -> int:
+    """How many mappings Linux allows a process (``vm.max_map_count``); a chunk of RAM takes up to two."""
+    return int(Path("/proc/sys/vm/max_map_count").read_text())
 
 
 def processors() -> int:

@@ -14,7 +14,14 @@ from typing import Any, Literal
 
 from ..errors import ConfigError
 from ..logs import log
-from .available import budget_of_its_own, free_memory, host_store_of_its_own, physical_memory, spill_directory
+from .available import (
+    budget_of_its_own,
+    free_memory,
+    host_store_of_its_own,
+    most_mappings,
+    physical_memory,
+    spill_directory,
+)
 from .options import Granularity, Options, Oversize, Policy, Recompute
 from .sizes import format_bytes, parse_budget, parse_bytes, parse_link
 from .which_device import current_gpu, which_device
@@ -81,7 +88,10 @@ class Config:
 def chunk_for(device: str, budget: int) -> int:
     """Bytes of a chunk where nobody says otherwise."""
     if device == "cpu":
-        return _SMALLEST_CHUNK
+        chunk = _SMALLEST_CHUNK
+        while budget // chunk > most_mappings() // 2:
+            chunk *= 2
+        return chunk
     fitting = 1 << max((budget // _LEAST_CHUNKS).bit_length() - 1, 0)
     return min(max(fitting, _SMALLEST_CHUNK), _LARGEST_CHUNK)
 
@@ -153,6 +163,12 @@ def _chunk(options: Options, device: str, budget: int) -> int:
             f"a budget of {format_bytes(budget)} holds not one chunk of {format_bytes(chunk)}; "
             "raise it, or take smaller chunks (chunk=, --chunk)"
         )
+    if device == "cpu" and budget // chunk > (room := most_mappings() // 2):
+        log.warning(
+            "a budget of %s is %d chunks of %s, and Linux allows mappings for about %d (vm.max_map_count): once as "
+            "many are used memory runs out; take larger chunks, or have it raised",
+            format_bytes(budget), budget // chunk, format_bytes(chunk), room,
+        )  # fmt: skip
     return chunk
 
 
