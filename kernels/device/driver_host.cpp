@@ -18,7 +18,10 @@ using namespace pages;
 namespace {
 
 
-Status failed(const char* call) { return {Code::failed, call, errno}; }
+Status failed(const char* call) {
+  const bool many = errno == ENOMEM;  // there is memory enough: it is moved
+  return {Code::failed, many ? "no more mappings (vm.max_map_count, ulimit -v; larger chunks need fewer)" : call, errno};
+}
 
 }  // namespace
 

@@ -28,6 +28,14 @@ void warn_oversize(const char* operation, Bytes budget, bool overdrawn, bool cop
       ". Said once; memory_stats()['oversize'] counts.\n");
 }
 
+void warn_unmapped(const char* operation, const Status& status) {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  say(std::string("vtensor: what ") + (operation != nullptr ? operation : "an operation") +
+      " needs cannot be put at its address: " + describe(status) +
+      ". It is tried again when it is touched; where that is in vain, the program ends with a segmentation fault.\n");
+}
+
 void warn_host_full(Bytes capacity) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;

@@ -12,6 +12,8 @@ namespace vt {
 void warn_oversize(const char* operation, Bytes budget, bool overdrawn, bool copies);
 // Once in a process: an operation that cannot be stopped any more needs a slot, and the host store is full.
 void warn_host_full(Bytes capacity);
+// Once in a process: what an operation that cannot be stopped any more needs can be mapped nowhere.
+void warn_unmapped(const char* operation, const Status& status);
 // Why there is no chunk, where what leaves is copied, or may only be dropped.
 std::string why_no_chunk(const Status& status, bool copies);
 

@@ -136,7 +136,8 @@ bool Uses::bring(Lock& lock, const Use& use, std::uint32_t index, std::size_t wa
 Uses::Step Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch, bool* again) {
   Range& range = *use.range;
   VTensor& part = range.parts[index];
-  if (part.state == State::absent && !slots_.borrow(range, index).ok()) {
+  const Status borrowed = part.state == State::absent ? slots_.borrow(range, index) : kOk;
+  if (!borrowed.ok()) {
     if (moves_.may_overdraw()) {
       warn_oversize(fetch.operation, ground_.bytes_of(pool_.capacity()), true, ground_.copies());
       part.write_wanted = use.write;
@@ -149,6 +150,7 @@ Uses::Step Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch,
     }
     ++ground_.counters.failures;
     *again = ++part.failures < kBorrowAttempts;
+    if (!*again) warn_unmapped(fetch.operation, borrowed);
     return Step::usable;  // nothing more can be done here; touching it will fault, and try again
   }
   fetch.borrowed = true;
