@@ -727,7 +727,7 @@ def test_what_a_signal_handler_raises_is_the_programs(monkeypatch: pytest.Monkey
 
 
 def test_a_summary_says_why_there_is_no_plan() -> None:
-    with vtensor.enabled(12 * PAGE, chunk=PAGE, min_size=1, host=1 << 30):
+    with vtensor.enabled(2 * PAGE, chunk=PAGE, min_size=1, host=1 << 30):
         trainer = Trainer()
         for _ in range(6):
             trainer.step(rows=400)
