@@ -166,27 +166,25 @@ def _prune(problem: Cover, used: Ints, whole: bool, free_too: bool = False) -> I
 
 
 def _take_back(problem: Cover, used: Ints, surplus: Ints, some: Bools, whole: bool) -> Ints:
-    """Less of the gaps in `some`, the dearest first, as far as the `surplus` of `used` goes.
+    """Less of the gaps in `some`, [g], the dearest first, as far as the `surplus` of `used` goes.
 
-    Most gaps are needed whole, and remain so: what is taken back leaves less to spare. Of one choice ([g], and [n] of
-    `surplus`) or of many side by side ([k, g], [k, n]), as each gap is as far back in all of them.
+    Most gaps are needed whole, and remain so: what is taken back leaves less to spare.
     """
     used, surplus, n = used.copy(), surplus.copy(), problem.n
-    amounts = np.where(some, used, 0)  # at most
-    there = amounts.reshape(-1, len(problem.start)).sum(axis=0) > 0
-    for g in problem.dearest_first[there[problem.dearest_first]].tolist():
+    some = some & (used > 0)
+    for g in problem.dearest_first[some[problem.dearest_first]].tolist():
         a, b = int(problem.start[g]), int(problem.stop[g])
-        before, after = surplus[..., a:b], surplus[..., : max(b - n, 0)]  # the turn
-        spare = before.min(axis=-1)
+        there = surplus[a:b]  # up to the turn
+        spare = int(there.min())
         if b > n:
-            spare = np.minimum(spare, after.min(axis=-1))
-        amount = np.minimum(np.maximum(spare, 0), amounts[..., g])
-        if whole:
-            amount = np.where(amount < used[..., g], 0, amount)
-        if amount.any():
-            used[..., g] -= amount
-            before -= amount[..., None]
-            after -= amount[..., None]
+            spare = min(spare, int(surplus[: b - n].min()))
+        amount = min(spare, int(used[g]))
+        if amount <= 0 or (whole and amount < used[g]):
+            continue
+        used[g] -= amount
+        there -= amount
+        if b > n:
+            surplus[: b - n] -= amount
     return used
 
 
@@ -209,7 +207,8 @@ def _nudge(problem: Cover, used: Ints) -> Ints:
     surplus = problem.surplus(used) + np.einsum("kg,gn->kn", more, over)
     spare = problem.least(surplus)
     worth = np.einsum("kg,g->k", np.where(more > 0, 0, np.minimum(spare, used)) - more, problem.price)
-    pay = worth > _EPSILON
-    trials = _take_back(problem, used + more[pay], surplus[pay], (spare[pay] > 0) & (problem.price > 0), False)
-    better = np.flatnonzero((problem.price * trials).sum(axis=-1) < problem.total(used) - _EPSILON)
-    return trials[better[0]] if len(better) else used
+    for k in np.flatnonzero(worth > _EPSILON).tolist():
+        trial = _take_back(problem, used + more[k], surplus[k], (spare[k] > 0) & (problem.price > 0), False)
+        if problem.total(trial) < problem.total(used) - _EPSILON:
+            return trial
+    return used
