@@ -232,7 +232,7 @@ def test_a_given_budget_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_large_budget_has_as_many_chunks_as_linux_has_mappings_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("vtensor.settings.config.most_mappings", lambda: 65530)
+    monkeypatch.setattr("vtensor.settings.available.most_mappings", lambda: 65530)
     chunks = {gib: chunk_for("cpu", gib * GIB) >> 20 for gib in (1, 63, 64, 127, 128, 1000)}
     assert chunks == {1: 2, 63: 2, 64: 4, 127: 4, 128: 8, 1000: 32}
     assert make_config("1GiB", Options(device="cpu", chunk="64KiB")).chunk == 64 << 10 and caplog.text == ""

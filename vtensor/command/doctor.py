@@ -15,7 +15,7 @@ from ..devices.gpu import look_at_gpu
 from ..devices.surroundings import look_around
 from ..errors import BuildError, UnsupportedDeviceError, VtensorError
 from ..native.cuda_headers import cuda_include
-from ..settings.available import most_mappings, physical_memory, processors
+from ..settings.available import most_chunks, most_mappings, physical_memory, processors
 from ..settings.sizes import format_bytes
 
 __all__ = ["examine", "report"]
@@ -56,7 +56,7 @@ def _kernel() -> Iterator[Finding]:
     yield (
         "mappings",
         count >= 65530,
-        f"vm.max_map_count = {count}: room for about {format_bytes(count // 2 * (2 << 20))} in chunks of 2 MiB",
+        f"vm.max_map_count = {count}: room for about {format_bytes(most_chunks() * (2 << 20))} in chunks of 2 MiB",
     )
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "budget_of_its_own",
     "free_memory",
     "host_store_of_its_own",
+    "most_chunks",
     "most_mappings",
     "physical_memory",
     "processors",
@@ -49,8 +50,13 @@ def free_memory(device: str, ordinal: int | None = None) -> int:
 
 
 def most_mappings() -> int:
-    """How many mappings Linux allows a process (``vm.max_map_count``); a chunk of RAM takes up to two."""
+    """How many mappings Linux allows a process (``vm.max_map_count``)."""
     return int(Path("/proc/sys/vm/max_map_count").read_text())
+
+
+def most_chunks() -> int:
+    """How many chunks of RAM those are enough for: one takes up to two."""
+    return most_mappings() // 2
 
 
 def processors() -> int:

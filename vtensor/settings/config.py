@@ -18,7 +18,7 @@ from .available import (
     budget_of_its_own,
     free_memory,
     host_store_of_its_own,
-    most_mappings,
+    most_chunks,
     physical_memory,
     spill_directory,
 )
@@ -88,8 +88,8 @@ class Config:
 def chunk_for(device: str, budget: int) -> int:
     """Bytes of a chunk where nobody says otherwise."""
     if device == "cpu":
-        chunk = _SMALLEST_CHUNK
-        while budget // chunk > most_mappings() // 2:
+        chunk, most = _SMALLEST_CHUNK, most_chunks()
+        while budget // chunk > most:
             chunk *= 2
         return chunk
     fitting = 1 << max((budget // _LEAST_CHUNKS).bit_length() - 1, 0)
@@ -163,7 +163,7 @@ def _chunk(options: Options, device: str, budget: int) -> int:
             f"a budget of {format_bytes(budget)} holds not one chunk of {format_bytes(chunk)}; "
             "raise it, or take smaller chunks (chunk=, --chunk)"
         )
-    if device == "cpu" and budget // chunk > (room := most_mappings() // 2):
+    if options.chunk is not None and device == "cpu" and budget // chunk > (room := most_chunks()):
         log.warning(
             "a budget of %s is %d chunks of %s, and Linux allows mappings for about %d (vm.max_map_count): once as "
             "many are used memory runs out; take larger chunks, or have it raised",
