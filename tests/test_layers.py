@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lowest first; names on one line may not use each other unless one is the other's header.
 FOLDERS = [  # of kernels/
+    {"crt"},
     {"base"},
     {"device"},
     {"order", "store", "testing"},

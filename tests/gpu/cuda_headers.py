@@ -25,7 +25,7 @@ def check(torch_include: Path, *, each: bool = False) -> None:
     `each`: all there are, each by itself, as where a machine has many cores (``vtensor.native.units``).
     """
     cuda, compiler = cuda_include(), native.compiler()
-    assert cuda is not None, "no cuda.h: pip install nvidia-cuda-runtime nvidia-cuda-crt"
+    assert cuda is not None, "no cuda.h: pip install nvidia-cuda-runtime"
     assert compiler is not None, "no C++ compiler"
     with tempfile.TemporaryDirectory() as scratch:
         generated = Path(scratch) / "c10/cuda/impl/cuda_cmake_macros.h"

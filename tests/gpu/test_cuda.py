@@ -6,6 +6,7 @@ The engine over an ordered device and over the CUDA driver is tested natively (t
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +43,26 @@ def test_headers_are_found() -> None:
     found = cuda_headers.cuda_include()
     assert found is not None
     assert (found / "cuda_runtime_api.h").is_file()
+
+
+def test_no_toolkit_is_needed(tmp_path: Path) -> None:
+    """pip's torch brings CUDA's headers, but not those in crt/ that they include: there each build failed."""
+    found = cuda_headers.cuda_include()
+    assert found is not None
+    for path in found.iterdir():
+        if path.name != "crt":
+            (tmp_path / path.name).symlink_to(path)
+    text = "#include <cuda.h>\n#include <cuda_runtime.h>\nstatic_assert(alignof(float4) == 16);\n"
+    command = [str(native.compiler()), *native.flags(), "-fsyntax-only", f"-I{native.sources_dir()}"]
+    done = subprocess.run(
+        [*command, f"-isystem{tmp_path}", "-xc++", "-"], input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("cuda", "package"), [("12.8", "nvidia-cuda-runtime-cu12"), ("13.0", "nvidia-cuda-runtime'")])
+def test_where_headers_come_from_is_said(cuda: str, package: str) -> None:
+    assert package in cuda_headers.how_to_get_them(cuda)
 
 
 @pytest.mark.parametrize("architecture", ["compute_75", "compute_90"])

@@ -14,7 +14,7 @@ from .. import native
 from ..devices.gpu import look_at_gpu
 from ..devices.surroundings import look_around
 from ..errors import BuildError, UnsupportedDeviceError, VtensorError
-from ..native.cuda_headers import cuda_include
+from ..native.cuda_headers import cuda_include, how_to_get_them
 from ..settings.available import most_chunks, most_mappings, physical_memory, processors
 from ..settings.sizes import format_bytes
 
@@ -71,7 +71,7 @@ def _torch() -> Iterator[Finding]:
     yield "torch", enough, f"{torch.__version__} ({'.'.join(map(str, _TORCH))} or newer is needed)"
     if torch.version.cuda is not None:
         headers = cuda_include()
-        text = str(headers or "no cuda.h; pip install nvidia-cuda-runtime, or set CUDA_HOME")
+        text = str(headers or f"no cuda.h; {how_to_get_them(torch.version.cuda)}")
         yield "cuda headers", headers is not None, text
     if not torch.cuda.is_available():
         built = "built with CUDA" if torch.version.cuda else "built without CUDA"

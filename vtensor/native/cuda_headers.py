@@ -1,7 +1,8 @@
 """Where CUDA's headers are.
 
-Covers: a CUDA toolkit, and the headers that come with torch's own CUDA packages.
-Leaves: compiling with them (``library``, ``tests/native/Makefile``).
+Covers: a CUDA toolkit, and the headers that come with torch's own CUDA packages or are installed in this environment.
+Leaves: what those include and only the toolkit brings (``kernels/crt``); compiling with them (``library``,
+``tests/native/Makefile``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["cuda_include"]
+__all__ = ["cuda_include", "how_to_get_them"]
 
 
 def _candidates() -> Iterator[Path]:
@@ -24,6 +25,7 @@ def _candidates() -> Iterator[Path]:
         nvidia = Path(site) / "nvidia"  # nvidia-cuda-runtime: 13 puts all in one folder, 12 has one for each package
         yield from sorted(nvidia.glob("cu1*/include"), reverse=True)
         yield nvidia / "cuda_runtime" / "include"
+    yield from sorted(Path(sys.prefix).glob("targets/*-linux/include"))  # conda's cuda-cudart-dev
     nvcc = shutil.which("nvcc")
     if nvcc:
         yield Path(nvcc).resolve().parent.parent / "include"
@@ -32,4 +34,12 @@ def _candidates() -> Iterator[Path]:
 
 def cuda_include() -> Path | None:
     """Folder that holds ``cuda.h`` and ``cuda_runtime_api.h``; None if there is none."""
-    return next((path for path in _candidates() if (path / "cuda.h").is_file()), None)
+    wanted = ("cuda.h", "cuda_runtime_api.h")
+    return next((path for path in _candidates() if all((path / name).is_file() for name in wanted)), None)
+
+
+def how_to_get_them(cuda: str) -> str:
+    """Where there is none, and torch was built with `cuda`, e.g. "12.8"."""
+    major = int(cuda.partition(".")[0])
+    package = "nvidia-cuda-runtime" + (f"-cu{major}" if major < 13 else "")  # what torch's own packages bring
+    return f"install them with 'pip install {package}', or set CUDA_HOME to a CUDA toolkit"

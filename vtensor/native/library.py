@@ -30,7 +30,7 @@ from lgm.progress import Bar
 
 from ..errors import BuildError
 from .cache import cache_dir, check_ours, make_private
-from .cuda_headers import cuda_include
+from .cuda_headers import cuda_include, how_to_get_them
 
 __all__ = ["build", "compiler", "flags", "is_cuda", "library_path", "load", "sources_dir", "unit_text", "units"]
 
@@ -40,6 +40,7 @@ _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG"]  # no
 _SEAMS = ("python", "torch")  # folders whose files include Python's or torch's headers
 _SECONDS = 60.0  # of one core for all of it (measured: g++ 12 on an Intel Xeon; each file by itself: 140)
 _LONGEST = 20.0  # seconds for the unit that takes longest
+_SYSTEM = Path("/usr/include")  # where Debian's toolkit is; given to the compiler, it would not find C's headers
 _CUDA = "cuda"  # files with this in their names are compiled only for a torch that was built with CUDA
 
 
@@ -86,8 +87,8 @@ def _cuda_include() -> list[Path]:
     found = cuda_include()
     if found is None:
         raise BuildError(
-            f"torch {torch.__version__} uses CUDA, and its headers (cuda.h) were found nowhere. "
-            f"Install them with 'pip install nvidia-cuda-runtime', or set CUDA_HOME to a CUDA toolkit"
+            f"torch {torch.__version__} uses CUDA, and CUDA's headers (cuda.h) were found nowhere: "
+            f"{how_to_get_them(torch.version.cuda)}"
         )
     return [found]
 
@@ -168,7 +169,7 @@ def build(target: Path) -> None:
     cuda = _cuda_include()
     if cuda:
         given.append("-DVT_CUDA")
-    include = [f"-isystem{path}" for path in (*torch_include(), python_include(), *cuda)]
+    include = [f"-isystem{path}" for path in (*torch_include(), python_include(), *cuda) if path != _SYSTEM]
     with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=target.parent) as scratch:
 
         def compile_one(number: int, files: list[Path]) -> str:

@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from vtensor import native
 from vtensor.native.cuda_headers import cuda_include
 
 HERE = Path(__file__).resolve().parent
@@ -57,7 +58,8 @@ def build(into: Path) -> Path:
     generated = into / "cuda_profiler_api.h"
     generated.write_text(PROFILER)
     target = into / "runtime.so"
-    include = [f"-I{path}" for path in (into, sysconfig.get_path("include"), cuda_include(), source)]
+    headers = (into, sysconfig.get_path("include"), cuda_include(), native.sources_dir(), source)
+    include = [f"-I{path}" for path in headers]
     wrapper = source / f"{MODULE.replace('.', '/')}.cpp"
     stubs = into / "stubs.inc"
     # Every function of the runtime the wrapper names and runtime.c does not define answers "not supported".
