@@ -160,6 +160,19 @@ def test_a_build_is_one_users(loose_umask: None, tmp_path: Path, monkeypatch: py
     assert [mode(path) for path in (library, library.parent, library.parents[1])] == [0o700] * 3
 
 
+def test_a_compiler_newer_than_the_library_of_this_python(library: Path, tmp_path: Path) -> None:
+    """As in an environment of conda's: the linker's words alone are Greek, and to build again is no use."""
+    (tmp_path / "newer.map").write_text("GLIBCXX_9.9 { newer; };")
+    shared = [str(native.compiler()), "-shared", "-fPIC", "-nostdlib", "-xc++", "-"]
+    newer = tmp_path / "libstdc++.so.6"
+    version = f"-Wl,--version-script={tmp_path / 'newer.map'}"
+    name = "-Wl,-soname,libstdc++.so.6"
+    subprocess.run([*shared, "-o", newer, name, version], input=b'extern "C" int newer() { return 1; }', check=True)
+    text = b'extern "C" int newer(); extern "C" int needs() { return newer(); }'
+    subprocess.run([*shared, "-xnone", newer, "-o", library], input=text, check=True)
+    assert "conda install -c conda-forge libstdcxx-ng" in refusal()
+
+
 def test_nothing_is_compiled_where_others_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VTENSOR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(native.library, "build", lambda target: pytest.fail("it compiled"))

@@ -256,5 +256,15 @@ def load() -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except ImportError as error:
-        raise BuildError(f"cannot load {target} ({error}); delete it to build again") from None
+        raise BuildError(f"cannot load {target} ({error}); {_remedy(str(error))}") from None
     return module
+
+
+def _remedy(error: str) -> str:
+    """For a build that the dynamic linker refuses."""
+    if "GLIBCXX" not in error and "CXXABI" not in error:
+        return "delete it to build again"
+    return (
+        f"{compiler()} is newer than the C++ library that this Python loads, as may be in an environment of conda's: "
+        "'conda install -c conda-forge libstdcxx-ng' updates that; or set CXX to an older compiler, and delete the file"
+    )
