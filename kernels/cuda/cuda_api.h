@@ -53,6 +53,13 @@ namespace vt {
   F(cuEventSynchronize)            \
   F(cuEventElapsedTime)
 
+// CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: drivers know it that are newer than CUDA 12's headers, which
+// do not name it. Older ones refuse to answer.
+inline constexpr auto kMapsHostMemory = static_cast<CUdevice_attribute>(141);
+#if CUDA_VERSION >= 13000
+static_assert(kMapsHostMemory == CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+#endif
+
 struct CudaApi {
 #define VT_MEMBER(name) decltype(&::name) name##_ = nullptr;
   VT_CUDA_FUNCTIONS(VT_MEMBER)

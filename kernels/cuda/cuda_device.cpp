@@ -29,7 +29,7 @@ CudaDevice probe_cuda(int ordinal, const char* library) {
   found.name = name;
   found.virtual_memory = attribute(api, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0;
   found.integrated = attribute(api, CU_DEVICE_ATTRIBUTE_INTEGRATED, device) != 0;
-  if (attribute(api, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0) {
+  if (attribute(api, kMapsHostMemory, device) != 0) {
     found.host_node = std::max(attribute(api, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device), 0);  // -1: there is only one
   }
   if (found.virtual_memory &&

@@ -24,9 +24,9 @@ def check(torch_include: Path, *, each: bool = False) -> None:
 
     `each`: all there are, each by itself, as where a machine has many cores (``vtensor.native.units``).
     """
-    cuda, compiler = cuda_include(), native.compiler()
+    cuda = cuda_include()
     assert cuda is not None, "no cuda.h: pip install nvidia-cuda-runtime"
-    assert compiler is not None, "no C++ compiler"
+    assert native.compiler() is not None, "no C++ compiler"
     with tempfile.TemporaryDirectory() as scratch:
         generated = Path(scratch) / "c10/cuda/impl/cuda_cmake_macros.h"
         generated.parent.mkdir(parents=True)
@@ -41,14 +41,17 @@ def check(torch_include: Path, *, each: bool = False) -> None:
                 native.python_include(),
             )
         ]
-        kernels = native.sources_dir()
-        sources = [source for source in sorted(kernels.glob("*/*.cpp")) if each or native.is_cuda(source)]
+        sources = [source for source in sorted(native.sources_dir().glob("*/*.cpp")) if each or native.is_cuda(source)]
         assert sources, "no sources were found"
         for unit in [[source] for source in sources] if each else native.units(sources, workers=1):
-            command = [compiler, *native.flags(), "-DVT_CUDA", "-fsyntax-only", f"-I{kernels}", *include, "-xc++", "-"]
-            text = native.unit_text(unit)
-            done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{unit}:\n{done.stderr[-4000:]}"
+            compiles(native.unit_text(unit), include)
+
+
+def compiles(text: str, include: list[str]) -> None:
+    """As part of the core, with these folders beside its own. Raises with the compiler's words."""
+    command = [str(native.compiler()), *native.flags(), "-DVT_CUDA", "-fsyntax-only", f"-I{native.sources_dir()}"]
+    done = subprocess.run([*command, *include, "-xc++", "-"], input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{text}:\n{done.stderr[-4000:]}"
 
 
 def main() -> None:
