@@ -209,17 +209,25 @@ class Allocator final : public cca::CUDAAllocator {
     for (c10::DataPtr& made : delta.dataptrs_allocd) freed_by_us(made);
     return delta;
   }
-#if VT_SINCE(2, 13)
-  void markCaptureBegin(DeviceIndex device) override { g_native->markCaptureBegin(device); }
-  void markCaptureEnd(DeviceIndex device) override { g_native->markCaptureEnd(device); }
+#if VT_SINCE(2, 12)
   std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* address) override {
     return g_native->getContextForPointer(address);
   }
   void attachOomRejectionObserver(cca::OomRejectionObserver observer) override {
     g_native->attachOomRejectionObserver(std::move(observer));
   }
+#endif
+#if VT_SINCE(2, 13)
+  void markCaptureBegin(DeviceIndex device) override { g_native->markCaptureBegin(device); }
+  void markCaptureEnd(DeviceIndex device) override { g_native->markCaptureEnd(device); }
   c10::DataPtr allocateWithAddress(std::size_t bytes, void* address) override {
     return g_native->allocateWithAddress(bytes, address);
+  }
+#endif
+#if VT_SINCE(2, 14)
+  bool supportsUserMetadata() override { return g_native->supportsUserMetadata(); }
+  void annotateMemory(const void* address, const std::string& about) override {
+    if (owner_of(address) == nullptr) g_native->annotateMemory(address, about);  // what is managed is not in its snapshots
   }
 #endif
 

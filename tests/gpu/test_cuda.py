@@ -24,7 +24,7 @@ from vtensor.native import chunk_ops, cuda_headers
 from vtensor.settings.config import make_config
 from vtensor.settings.options import Options
 
-from .cuda_headers import check, compiles
+from .cuda_headers import check, check_release, compiles
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: make gpu-check says more")
 
@@ -37,6 +37,13 @@ def test_the_sources_compile_against_the_installed_torch() -> None:
 def test_each_source_includes_what_it_uses() -> None:
     """With 16 cores a folder is compiled in four parts: there a file was refused that had always come after another."""
     check(native.torch_include()[0], each=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["2.11.0", "2.12.0", "2.13.0", "2.14.1", "2.15.0"])
+def test_the_sources_compile_against_every_torch_that_may_be_there(version: str) -> None:
+    """2.12 lacks what 2.13 brought, and already has one that must be there: no build with it succeeded."""
+    check_release(version)
 
 
 def test_headers_are_found() -> None:
