@@ -6,6 +6,7 @@ The engine over an ordered device and over the CUDA driver is tested natively (t
 
 from __future__ import annotations
 
+import re
 import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +70,23 @@ def test_the_driver_compiles_with_the_headers_of_cuda_12() -> None:
     sources = sorted((native.sources_dir() / "cuda").glob("*.cpp"))
     text = "#include <cuda.h>\nstatic_assert(CUDA_VERSION == 12060);\n" + native.unit_text(sources)
     compiles(text, [f"-isystem{oldest}"])
+
+
+def test_headers_are_those_of_torchs_own_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever CUDA_HOME says; where there are none of its version, the first there are."""
+    toolkit = tmp_path / "include"
+    toolkit.mkdir()
+    (toolkit / "cuda.h").write_text("#define CUDA_VERSION 14000\n")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert cuda_headers.cuda_include("14.0") != toolkit  # half of a toolkit
+    (toolkit / "cuda_runtime_api.h").touch()
+    chosen = {cuda: cuda_headers.cuda_include(cuda) for cuda in ("12.8", "13.0", "14.1", "15.0", None)}
+    versions = {
+        cuda: re.findall(r"#define CUDA_VERSION (\d\d)", (path / "cuda.h").read_text())
+        for cuda, path in chosen.items()
+        if path is not None
+    }
+    assert versions == {"12.8": ["12"], "13.0": ["13"], "14.1": ["14"], "15.0": ["14"], None: ["14"]}
 
 
 @pytest.mark.parametrize(("cuda", "package"), [("12.8", "nvidia-cuda-runtime-cu12"), ("13.0", "nvidia-cuda-runtime'")])

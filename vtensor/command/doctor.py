@@ -70,7 +70,7 @@ def _torch() -> Iterator[Finding]:
     enough = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= _TORCH
     yield "torch", enough, f"{torch.__version__} ({'.'.join(map(str, _TORCH))} or newer is needed)"
     if torch.version.cuda is not None:
-        headers = cuda_include()
+        headers = cuda_include(torch.version.cuda)
         text = str(headers or f"no cuda.h; {how_to_get_them(torch.version.cuda)}")
         yield "cuda headers", headers is not None, text
     if not torch.cuda.is_available():

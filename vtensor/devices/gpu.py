@@ -37,7 +37,8 @@ def look_at_gpu(core: ModuleType, ordinal: int) -> dict[str, Any]:
     """
     if not hasattr(core, "probe_cuda"):
         raise UnsupportedDeviceError(
-            "this torch was built without CUDA; install one with it, or pass device='cpu' to manage CPU tensors"
+            "this torch was built without CUDA (AMD's GPUs are not managed yet); install one with it, or pass "
+            "device='cpu' to manage CPU tensors"
         )
     try:
         found: dict[str, Any] = core.probe_cuda(ordinal)

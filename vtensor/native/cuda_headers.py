@@ -8,6 +8,7 @@ Leaves: what those include and only the toolkit brings (``kernels/crt``); compil
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -32,10 +33,21 @@ def _candidates() -> Iterator[Path]:
     yield Path("/usr/local/cuda/include")
 
 
-def cuda_include() -> Path | None:
-    """Folder that holds ``cuda.h`` and ``cuda_runtime_api.h``; None if there is none."""
+def cuda_include(cuda: str | None = None) -> Path | None:
+    """Folder that holds ``cuda.h`` and ``cuda_runtime_api.h``; None if there is none.
+
+    Of several one of the major version torch was built with (`cuda`, e.g. "12.8"): where CuPy brought another, or
+    CUDA_HOME leads to another, an older driver would be asked for newer names.
+    """
     wanted = ("cuda.h", "cuda_runtime_api.h")
-    return next((path for path in _candidates() if all((path / name).is_file() for name in wanted)), None)
+    found = [path for path in _candidates() if all((path / name).is_file() for name in wanted)]
+    fits = (path for path in found if cuda is not None and _major(path) == int(cuda.partition(".")[0]))
+    return next(fits, found[0] if found else None)
+
+
+def _major(folder: Path) -> int | None:
+    version = re.search(r"#define CUDA_VERSION (\d+)", (folder / "cuda.h").read_text(errors="replace"))
+    return int(version[1]) // 1000 if version else None
 
 
 def how_to_get_them(cuda: str) -> str:

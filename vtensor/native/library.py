@@ -84,7 +84,7 @@ def _cuda_include() -> list[Path]:
 
     if torch.version.cuda is None:
         return []
-    found = cuda_include()
+    found = cuda_include(torch.version.cuda)
     if found is None:
         raise BuildError(
             f"torch {torch.__version__} uses CUDA, and CUDA's headers (cuda.h) were found nowhere: "
