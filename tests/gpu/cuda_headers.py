@@ -45,7 +45,7 @@ def check(torch_include: Path, *, seams: bool = False, each: bool = False) -> No
         sources = [
             source
             for source in sorted(native.sources_dir().glob("*/*.cpp"))
-            if each or native.is_cuda(source) or (seams and source.parent.name in ("python", "torch"))
+            if each or native.is_cuda(source) or (seams and native.is_seam(source))
         ]
         assert sources, "no sources were found"
         for unit in [[source] for source in sources] if each else native.units(sources, workers=1):

@@ -32,7 +32,18 @@ from ..errors import BuildError
 from .cache import cache_dir, check_ours, make_private
 from .cuda_headers import cuda_include, how_to_get_them
 
-__all__ = ["build", "compiler", "flags", "is_cuda", "library_path", "load", "sources_dir", "unit_text", "units"]
+__all__ = [
+    "build",
+    "compiler",
+    "flags",
+    "is_cuda",
+    "is_seam",
+    "library_path",
+    "load",
+    "sources_dir",
+    "unit_text",
+    "units",
+]
 
 _NAME = "_vtensor_native"
 _SCRATCH = "building-"  # folders beside the build
@@ -76,6 +87,11 @@ def flags() -> list[str]:
 def is_cuda(source: Path) -> bool:
     """Whether it is compiled only for a torch that was built with CUDA."""
     return _CUDA in source.stem
+
+
+def is_seam(source: Path) -> bool:
+    """Whether its folder includes Python's or torch's headers."""
+    return source.parent.name in _SEAMS
 
 
 def _cuda_include() -> list[Path]:
@@ -137,7 +153,7 @@ def units(sources: list[Path], workers: int) -> list[list[Path]]:
     folders: dict[tuple[bool, str, bool], list[Path]] = {}
     for source in sorted(sources):
         folder = source.parent.name
-        folders.setdefault((folder not in _SEAMS, folder, is_cuda(source)), []).append(source)
+        folders.setdefault((not is_seam(source), folder, is_cuda(source)), []).append(source)
     found = []
     for (plain, _, _), files in sorted(folders.items()):
         parts = 1 if plain else min(max(workers // 4, 1), len(files))
@@ -175,7 +191,7 @@ def build(target: Path) -> None:
         def compile_one(number: int, files: list[Path]) -> str:
             unit = Path(scratch) / f"{number}.cpp"
             unit.write_text(unit_text(files))
-            seam = files[0].parent.name in _SEAMS or is_cuda(files[0])
+            seam = is_seam(files[0]) or is_cuda(files[0])
             _run([cxx, *given, *(include if seam else []), "-c", str(unit), "-o", f"{unit}.o"])
             return f"{unit}.o"
 
@@ -265,6 +281,7 @@ def _remedy(error: str) -> str:
     if "GLIBCXX" not in error and "CXXABI" not in error:
         return "delete it to build again"
     return (
-        f"{compiler()} is newer than the C++ library that this Python loads, as may be in an environment of conda's: "
-        "'conda install -c conda-forge libstdcxx-ng' updates that; or set CXX to an older compiler, and delete the file"
+        "its compiler was newer than the C++ library that this Python loads, as may be in an environment of "
+        "conda's: 'conda install -c conda-forge libstdcxx-ng' updates that; or set CXX to an older compiler, and "
+        "delete the file"
     )
