@@ -132,7 +132,9 @@ def _code_of(loader: Any, name: str) -> Callable[[], CodeType]:
 def _new_main(path: str) -> ModuleType:
     main = ModuleType("__main__")
     main.__file__ = path
-    main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
+    main.__dict__.update(__builtins__=builtins, __cached__=None)
+    if sys.version_info < (3, 14):  # from then on they are made where somebody asks for them (PEP 649)
+        main.__dict__.update(__annotations__={})
     return main
 
 
@@ -193,6 +195,7 @@ class _Ending:
         atexit.register(self._at_last)  # before the script's own, so after them
 
     def _at_last(self) -> None:
+        _let_go_of_what_was_said()
         if self.interrupted:
             _flush()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -204,6 +207,15 @@ def _flush() -> None:
     with contextlib.suppress(OSError, ValueError):
         if sys.stdout is not None:
             sys.stdout.flush()
+
+
+def _let_go_of_what_was_said() -> None:
+    """What a full disk did not take stays in stderr from Python 3.14 on, and would be why the process ends with 120."""
+    with contextlib.suppress(ValueError, AttributeError):  # the script closed it, or put something else there
+        try:
+            sys.stderr.flush()
+        except OSError:
+            sys.stderr = None
 
 
 def _exit_code(stop: SystemExit) -> int:

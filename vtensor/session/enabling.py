@@ -61,8 +61,8 @@ def enable(
         The smallest allocation that is managed. Default: half a chunk. Smaller ones are torch's, and are counted
         (``unmanaged_bytes`` in :func:`vtensor.memory_stats`).
     host
-        Bytes the host store may take. Default: four fifths of RAM, a third of the addresses that are left where they
-        are limited (``ulimit -v``) and that is less; or what is free in `spill_dir`.
+        Bytes the host store may take. Default: four fifths of RAM, or a quarter to a third of the addresses that are
+        left where they are limited (``ulimit -v``) and that is less; or what is free in `spill_dir`.
     spill_dir
         A directory: absent vTensors live in a file there instead of in RAM, so that a model larger than RAM trains.
     policy

@@ -64,14 +64,19 @@ def processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def host_store_of_its_own() -> int:
-    """Four fifths of RAM; a third of the addresses that are left where they are limited (``ulimit -v``)."""
+def host_store_of_its_own(budget: int) -> int:
+    """Four fifths of RAM; where addresses are limited (``ulimit -v``), what leaves the program half of those it has.
+
+    A session takes three times its `budget` of them besides: the chunks, and twice as many for its tensors. The store
+    has a third at most, and a quarter at least.
+    """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     room = physical_memory() * 4 // 5
     if limit == resource.RLIM_INFINITY:
         return room
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    return min(room, max(limit - used, 0) // 3)
+    left = max(limit - used, 0)
+    return min(room, max(min(left // 3, left // 2 - 3 * budget), left // 4))
 
 
 def budget_of_its_own(free: int) -> int:

@@ -128,7 +128,7 @@ def make_config(budget: int | float | str | None = None, options: Options | None
         budget=budget // chunk * chunk,
         chunk=chunk,
         min_size=chunk // 2 if options.min_size is None else parse_bytes(options.min_size, "min_size"),
-        host=_host(options, spill_dir, chunk),
+        host=_host(options, spill_dir, chunk, budget),
         spill_dir=spill_dir,
         policy=options.policy,
         granularity=options.granularity,
@@ -183,7 +183,7 @@ def _directory(options: Options) -> str:
     return str(directory)
 
 
-def _host(options: Options, spill_dir: str, chunk: int) -> int:
+def _host(options: Options, spill_dir: str, chunk: int, budget: int) -> int:
     if options.host is not None:
         host = parse_bytes(options.host, "host")
         if host < chunk:
@@ -192,7 +192,7 @@ def _host(options: Options, spill_dir: str, chunk: int) -> int:
             )
         return host
     if not spill_dir:
-        return max(host_store_of_its_own(), chunk)
+        return max(host_store_of_its_own(budget), chunk)
     disk = os.statvfs(spill_dir)
     return max(disk.f_bavail * disk.f_frsize, chunk)
 
