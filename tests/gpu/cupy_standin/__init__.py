@@ -71,7 +71,8 @@ def build(into: Path) -> Path:
     stubs.write_text("".join(f"int {name}(void) {{ return 801; }}\n" for name in missing))
     runtime = into / "runtime.o"
     subprocess.run(["gcc", "-O1", "-fPIC", "-w", f"-I{into}", "-c", HERE / "runtime.c", "-o", runtime], check=True)
-    subprocess.run(["g++", "-shared", unit, runtime, "-o", target], check=True)
+    # Its own functions first: a torch for CUDA brings a runtime of the same names.
+    subprocess.run(["g++", "-shared", "-Wl,-Bsymbolic", unit, runtime, "-o", target], check=True)
     return target
 
 
