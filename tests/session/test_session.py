@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+import lgm
 import vtensor
 from vtensor import native, planning
 from vtensor.session import lifecycle
@@ -143,6 +144,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"budget": True}, "bytes or a text"),
         ({"budget": "1MiB"}, "not one chunk"),
         ({"budget": "1GiB", "chunk": 5000}, "power of two"),
+        ({"budget": "64MiB", "min_size": "10GiB"}, "more than the budget"),
         ({"budget": "1GiB", "policy": "random"}, "policy"),
         ({"budget": "1GiB", "granularity": "page"}, "granularity"),
         ({"budget": "1GiB", "oversize": "ignore"}, "oversize"),
@@ -345,6 +347,30 @@ def test_a_plan_of_what_was_moved_meanwhile_is_not_taken(
     planner._plan(recording, {}, device)
     assert taken == [made]
     planner.plan = None
+
+
+def test_a_session_may_end_while_a_plan_is_made(
+    everything: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    everything(64 * PAGE, policy="plan")
+    planner, begun, stopped = planning.current(), threading.Event(), threading.Event()
+
+    def make(*_given: Any) -> None:
+        begun.set()
+        assert stopped.wait(60)
+        native.load().forget_plans()
+
+    def stop() -> None:
+        stopped.set()
+        stop_planner()
+
+    stop_planner = lifecycle.stop_planner
+    monkeypatch.setattr(planning.planner, "make_recording", make)
+    monkeypatch.setattr(lifecycle, "stop_planner", stop)
+    planner.work.start(lambda: planner._analyze({}, lgm.Device(1, 1, 1)))
+    assert begun.wait(60)
+    vtensor.disable()
+    assert "analysis failed" not in caplog.text and not planner.why_not
 
 
 def test_sizes_that_never_come_again_do_not_fill_the_budget() -> None:

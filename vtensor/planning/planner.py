@@ -179,8 +179,19 @@ class Planner:
             self.why_not = str(error)
             log.log(logging.WARNING if slow else logging.INFO, "no plan%s: %s", ", steps will be slow" * slow, error)
         except Exception:  # a plan is advice: whatever goes wrong here, training goes on without it
+            if self._session_ended():
+                log.debug("no plan: the session ended while it was made")
+                return
             self.why_not = "the analysis failed; the log (VTENSOR_LOG=info) says how"
             log.exception("no plan: the analysis failed")
+
+    def _session_ended(self) -> bool:
+        """Of the device, which is stopped before :meth:`detach`, as it may refuse."""
+        try:
+            self.core.ordered()
+        except self.core.InvalidUse:
+            return True
+        return False
 
     def _prefetch(self, recording: Recording, raw: dict[str, Any], device: lgm.Device) -> None:
         arrivals = prefetch(recording.trace, raw["use_away"], device)

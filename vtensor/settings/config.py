@@ -127,7 +127,7 @@ def make_config(budget: int | float | str | None = None, options: Options | None
         ordinal=ordinal,
         budget=budget // chunk * chunk,
         chunk=chunk,
-        min_size=chunk // 2 if options.min_size is None else parse_bytes(options.min_size, "min_size"),
+        min_size=_min_size(options, chunk, budget),
         host=_host(options, spill_dir, chunk, budget),
         spill_dir=spill_dir,
         policy=options.policy,
@@ -170,6 +170,18 @@ def _chunk(options: Options, device: str, budget: int) -> int:
             format_bytes(budget), budget // chunk, format_bytes(chunk), room,
         )  # fmt: skip
     return chunk
+
+
+def _min_size(options: Options, chunk: int, budget: int) -> int:
+    if options.min_size is None:
+        return chunk // 2
+    size = parse_bytes(options.min_size, "min_size")
+    if size > budget:
+        raise ConfigError(
+            f"min_size={options.min_size!r} is more than the budget of {format_bytes(budget)}: smaller tensors are "
+            "torch's own, and nothing would be kept within it; leave it out (half a chunk), or name less"
+        )
+    return size
 
 
 def _directory(options: Options) -> str:
