@@ -263,8 +263,8 @@ def load() -> ModuleType:
     except OSError as error:
         raise BuildError(
             f"the compiled core cannot be kept in {cache_dir()} ({error.strerror}"
-            f"{f': {error.filename}' if error.filename else ''}); set VTENSOR_CACHE, or 'vtensor build --to', to a "
-            "directory that you can write to, with room for 20 MB"
+            f"{f': {error.filename}' if error.filename else ''}); set VTENSOR_CACHE to a directory that you can write "
+            "to, with room for 20 MB, or name one by 'vtensor build --to'"
         ) from None
     spec = importlib.util.spec_from_file_location(_NAME, target)
     assert spec is not None and spec.loader is not None  # the suffix is one of an extension
