@@ -186,7 +186,7 @@ class Planner:
             log.exception("no plan: the analysis failed")
 
     def _session_ended(self) -> bool:
-        """Of the device, which is stopped before :meth:`detach`, as it may refuse."""
+        """The core is stopped before :meth:`detach`: on a GPU it may refuse, and the session goes on."""
         try:
             self.core.ordered()
         except self.core.InvalidUse:

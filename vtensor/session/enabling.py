@@ -58,8 +58,8 @@ def enable(
         where a budget would be more chunks than Linux has mappings for (from 64 GiB on, as it is usually set);
         on a GPU, where mapping one costs more, a thousandth of the budget: ``"2MiB"`` to ``"16MiB"``.
     min_size
-        The smallest allocation that is managed. Default: half a chunk. Smaller ones are torch's, and are counted
-        (``unmanaged_bytes`` in :func:`vtensor.memory_stats`).
+        The smallest allocation that is managed, at most the budget. Default: half a chunk. Smaller ones are torch's,
+        and are counted (``unmanaged_bytes`` in :func:`vtensor.memory_stats`).
     host
         Bytes the host store may take. Default: four fifths of RAM, or a quarter to a third of the addresses that are
         left where they are limited (``ulimit -v``) and that is less; or what is free in `spill_dir`.
