@@ -68,7 +68,7 @@ ROOMS = {  # the modules of each package of vtensor/
     "hooks": [{"patches"}, {"doors", "foreach", "passes"}, {"compiled", "strict"}, {"__init__"}],
     "devices": [{"math_library", "surroundings", "pools"}, {"cpu", "gpu"}, {"port"}, {"__init__"}],
     "session": [{"watchdog", "adoption", "shelves", "reserve"}, {"lifecycle"}, {"enabling"}, {"__init__"}],
-    "reports": [{"stats", "profile_tracks"}, {"__init__"}],
+    "reports": [{"stats", "page", "profile_tracks"}, {"__init__"}],
     "demo": [{"workloads"}, {"worker"}, {"show"}, {"__init__"}],
     "callbacks": [{"figures"}, {"transformers", "lightning"}, {"__init__"}],
     "command": [{"launcher", "doctor", "fit"}, {"commands"}, {"cli"}, {"__init__"}],

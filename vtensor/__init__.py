@@ -21,6 +21,7 @@ from .harmony import Harmony
 from .planning.current_planner import step
 from .planning.traces import record, save_trace
 from .primitives import Residency, VTensor, adopt, merge, residency, salloc, split
+from .reports.page import report
 from .reports.profile_tracks import tracks
 from .reports.stats import memory_stats, memory_summary, reset_peak_memory_stats
 from .session.enabling import disable, enable, enabled
@@ -48,6 +49,7 @@ __all__ = [
     "memory_summary",
     "merge",
     "record",
+    "report",
     "reset_peak_memory_stats",
     "residency",
     "salloc",

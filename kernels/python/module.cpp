@@ -90,7 +90,11 @@ void bind_product(py::module_& m) {
     d["freed"] = u.freed;
     return d;
   });
-  m.def("manages", [](std::uintptr_t a) { return engine_of(pointer(a)) != nullptr; });
+  // Whether the session that is there counts it: a tensor may have outlived the one that it was made in.
+  m.def("manages", [](std::uintptr_t a) {
+    Engine* engine = engine_of(pointer(a));
+    return engine != nullptr && engine == current_engine();
+  });
   m.def("merge", [](std::uintptr_t a) {
     Residency result;
     {

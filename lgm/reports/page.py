@@ -24,7 +24,7 @@ from ..timing.schedule import moves_of_plan
 from ..timing.simulate import run_plan
 from . import report
 
-__all__ = ["write_page"]
+__all__ = ["page_of", "write_page"]
 
 _COLORS = {
     "weights": "#4477aa",
@@ -39,7 +39,8 @@ _LANES = {"computing": "#228833", "made again": "#ee6677", "copies out": "#ee886
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 1.5em auto; max-width: 80em; padding: 0 1em; color: #222 }}
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 1.5em auto; max-width: 80em; padding: 0 1em }}
+body {{ color: #222; background: #fff }}
 pre {{ background: #f5f5f5; padding: 0.8em; white-space: pre-wrap }}
 table {{ border-collapse: collapse }}
 td, th {{ padding: 0.15em 0.8em; text-align: right; border-bottom: 1px solid #ddd }}
@@ -57,7 +58,12 @@ Rows = Sequence[dict[str, Any]]
 
 
 def write_page(found: Trace | Plan, path: str | os.PathLike[str], iterations: Rows = (), title: str = "") -> None:
-    """Write the page of a trace or a plan.
+    """Write :func:`page_of` to `path`."""
+    Path(path).write_text(page_of(found, iterations, title), encoding="utf-8")
+
+
+def page_of(found: Trace | Plan, iterations: Rows = (), title: str = "") -> str:
+    """The page of a trace or a plan.
 
     Parameters
     ----------
@@ -65,6 +71,11 @@ def write_page(found: Trace | Plan, path: str | os.PathLike[str], iterations: Ro
         Default: the model's name, if the trace has one.
     iterations
         One row for each that ran, all with the same columns; for the table below the picture.
+
+    Returns
+    -------
+    str
+        HTML, with everything it needs in it: some 5 MB.
 
     Raises
     ------
@@ -91,7 +102,7 @@ def write_page(found: Trace | Plan, path: str | os.PathLike[str], iterations: Ro
     title = title or str(trace.meta.get("model", "One iteration"))
     if plan is not None:
         title += f" in {format_bytes(plan.device.budget_chunks * trace.chunk_bytes)}"
-    text = _PAGE.format(
+    return _PAGE.format(
         title=html.escape(title),
         figure=figure.to_html(
             full_html=False, include_plotlyjs=True, config={"displaylogo": False, "responsive": True}
@@ -99,7 +110,6 @@ def write_page(found: Trace | Plan, path: str | os.PathLike[str], iterations: Ro
         summary=html.escape(report.summary(plan) if plan is not None else report.trace_summary(trace)),
         table=_table(iterations),
     )
-    Path(path).write_text(text, encoding="utf-8")
 
 
 def _draw_memory(figure: Any, trace: Trace, roles: Roles, begin: Floats) -> None:

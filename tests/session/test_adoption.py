@@ -157,12 +157,30 @@ def test_mistakes() -> None:
 def test_enable_names_a_model_that_is_older() -> None:
     script = (
         "import torch, vtensor\n"
+        "from vtensor.session import adoption\n"
         "class Mine(torch.nn.Module):\n"
         "    def __init__(self):\n"
         "        super().__init__(); self.inner = torch.nn.Linear(1024, 1024)\n"
         "model = Mine()\n"
         "vtensor.enable('16MiB', device='cpu')\n"
         "vtensor.disable(); vtensor.enable('16MiB', device='cpu')\n"
+        "outlived = torch.nn.Sequential(torch.nn.Linear(512, 512))\n"
+        "vtensor.disable(); adoption._next = 0; vtensor.enable('16MiB', device='cpu')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr.count("4.00 MiB of Mine were made before enable()") == 1
+    assert done.stderr.count("1.00 MiB of Sequential were made before enable()") == 1
+
+
+def test_what_outlived_a_session_is_older_than_the_next() -> None:
+    with vtensor.enabled("64MiB", chunk=4096, min_size=4096, device="cpu"):
+        model, optimizer = model_and_optimizer()
+        weight = model.get_parameter("0.weight")
+        before = weight.detach().clone()
+    with vtensor.enabled("16MiB", chunk=4096, min_size=4096, device="cpu"):
+        assert vtensor.adopt(model, optimizer) == 4 * (4 << 16) + (8 << 16)
+        assert vtensor.memory_stats()["tensor_bytes.current"] == 4 * (4 << 16) + (8 << 16)
+        assert torch.equal(weight, before)
+        assert vtensor.adopt(model, optimizer) == 0
+    with vtensor.enabled("16MiB", chunk=4096, min_size=4096, device="cpu"):
+        assert vtensor.adopt(model, optimizer) == 4 * (4 << 16) + (8 << 16)

@@ -21,13 +21,11 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from lgm.reports.page import write_page
-
 from ..errors import ConfigError
 from ..logs import say
-from ..planning.current_planner import keep_journal, newest_plan
-from ..planning.journal import Journal
-from ..planning.traces import recorded_trace, save_trace, size_of, write_if_possible
+from ..planning.current_planner import keep_journal
+from ..planning.traces import save_trace, size_of, write_if_possible
+from ..reports.page import report
 from ..reports.stats import memory_stats, memory_summary
 from ..session.lifecycle import active_config, end, is_enabled
 from ..settings.sizes import format_bytes
@@ -144,9 +142,10 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
     # __mp_main__, which multiprocessing takes for this process' __main__ when it is imported, as torch did before.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     process, managed = os.getpid(), is_enabled()  # VTENSOR_DISABLE may have kept it off
-    journal = keep_journal() if managed and (wishes.report is not None or wishes.watch) else None
-    if journal is not None and wishes.watch:
-        journal.watch()
+    if managed and (wishes.report is not None or wishes.watch):
+        journal = keep_journal()
+        if wishes.watch:
+            journal.watch()
     ending = _Ending()
     try:
         try:
@@ -169,7 +168,7 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
     finally:
         if managed and os.getpid() == process:
             _wait_for_threads()
-            _say_goodbye(wishes, journal, ending.code)
+            _say_goodbye(wishes, ending.code)
 
 
 def _wait_for_threads() -> None:
@@ -180,9 +179,8 @@ def _wait_for_threads() -> None:
             wait()
 
 
-def _write_report(path: str, journal: Journal) -> str:
-    plan = newest_plan()
-    write_page(recorded_trace() if plan is None else plan, path, journal.rows, Path(sys.argv[0]).name)
+def _write_report(path: str) -> str:
+    report(path, Path(sys.argv[0]).name)
     return "open it in a browser"
 
 
@@ -227,7 +225,7 @@ def _exit_code(stop: SystemExit) -> int:
     return 1
 
 
-def _say_goodbye(wishes: Wishes, journal: Journal | None, code: int) -> None:
+def _say_goodbye(wishes: Wishes, code: int) -> None:
     if not is_enabled():
         unwritten = "".join(
             f", and {path} was not written" for path in (wishes.trace, wishes.report) if path is not None
@@ -237,8 +235,8 @@ def _say_goodbye(wishes: Wishes, journal: Journal | None, code: int) -> None:
     _flush()
     if wishes.trace is not None:
         write_if_possible(wishes.trace, lambda path: size_of(save_trace(path)))
-    if wishes.report is not None and journal is not None:
-        write_if_possible(wishes.report, lambda path: _write_report(path, journal))
+    if wishes.report is not None:
+        write_if_possible(wishes.report, _write_report)
     if wishes.tell is not None:
         wishes.tell()
     else:

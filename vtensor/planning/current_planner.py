@@ -46,6 +46,8 @@ def start_planner(config: Config, plan: lgm.Plan | None) -> Planner:
         install(core, plan, recording_of(plan), config.budget_chunks)
         _planner.plan = plan
         core.observe()
+    if config.policy == "plan":  # which hears of each iteration anyway
+        keep_journal()
     _planner.attach()
     return _planner
 
@@ -85,7 +87,7 @@ def as_one_iteration(owner: Any) -> AbstractContextManager[None]:
 
 
 def keep_journal() -> Journal:
-    """Note what each iteration does from now on."""
+    """What each iteration does is noted, from now on if it was not before."""
     planner = current()
     if planner.journal is None:
         planner.journal = Journal(planner.core)

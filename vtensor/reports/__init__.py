@@ -1,1 +1,1 @@
-"""What happened: figures (``stats``), copies in torch's own profile (``profile_tracks``)."""
+"""What happened: figures (``stats``), a page (``page``), copies in torch's own profile (``profile_tracks``)."""

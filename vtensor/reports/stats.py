@@ -118,6 +118,15 @@ def memory_stats() -> dict[str, Any]:
     return stats
 
 
+class _Table(str):
+    """Read as its lines where it is the last line of a notebook's cell, too."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def memory_summary() -> str:
     """The figures a person asks for first, as a table of plain text.
 
@@ -152,7 +161,7 @@ def memory_summary() -> str:
     title = f"vtensor{_rank()}: {config.policy} by {config.granularity}, chunks of {format_bytes(config.chunk)}"
     if not is_enabled():
         title += " (tensors from before this process was forked; those made in it are torch's)"
-    return "\n".join([title, *(f"  {name:<26} {value:>14}   {note}".rstrip() for name, value, note in rows)])
+    return _Table("\n".join([title, *(f"  {name:<26} {value:>14}   {note}".rstrip() for name, value, note in rows)]))
 
 
 def _rank() -> str:

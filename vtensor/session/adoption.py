@@ -7,8 +7,10 @@ Leaves: what users call (``primitives``), managing them from then on (``kernels/
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -23,6 +25,10 @@ from ..settings.sizes import format_bytes
 __all__ = ["Owner", "move_in", "say_what_is_older"]
 
 Owner = nn.Module | torch.optim.Optimizer | torch.Tensor
+
+_PAUSE = 10.0  # seconds between looks: each goes through all objects that Python has
+_next = 0.0
+_named: WeakSet[nn.Module] = WeakSet()
 
 
 def move_in(owners: Iterable[Owner], config: Config) -> int:
@@ -69,13 +75,20 @@ def _owners(storage: torch.UntypedStorage) -> int:
 
 
 def say_what_is_older(config: Config) -> None:
-    """Name the modules whose tensors are not managed because they were made before."""
+    """Name the modules, each once, whose tensors are not managed because they were made before."""
+    global _next
+    if time.monotonic() < _next:
+        return
+    _next = time.monotonic() + _PAUSE
     modules: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
     inside = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
     for module in modules:
         if id(module) in inside:
             continue
         try:
+            if module in _named:
+                continue
+            _named.add(module)
             older = {storage_of(t)._cdata: storage_of(t) for t in _tensors([module]) if _is_older(t, config)}
         except Exception:  # a module half made, or one with ideas of its own about parameters
             continue
@@ -119,5 +132,5 @@ def _is_older(tensor: torch.Tensor, config: Config) -> bool:
         return False
     if storage_of(tensor).nbytes() < config.min_size:
         return False
-    managed = native.load().residency(address_of(tensor))["chunks"] > 0
+    managed = native.load().manages(address_of(tensor))
     return not managed and not tensor.is_shared()  # type: ignore[no-untyped-call]

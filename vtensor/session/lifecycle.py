@@ -46,7 +46,6 @@ __all__ = ["active_config", "active_core", "ask", "end", "is_enabled", "resize"]
 
 _lock = threading.RLock()
 _begun: Config | None = None  # the session that is there in whole or in part, as it is to be
-_looked = False  # for tensors that are older: once in a process, as it looks through all there is
 _active: Config | None = None  # the same as it is: None while it starts, and from the moment it begins to end
 _process = 0  # in which it began
 
@@ -113,7 +112,7 @@ def resize(budget: int) -> None:
 
 
 def _begin(config: Config, plan: lgm.Plan | None) -> None:
-    global _begun, _active, _looked, _process
+    global _begun, _active, _process
     core = native.load()
     _process = os.getpid()
     config = port_of(config.device).fit(core, config)
@@ -125,9 +124,7 @@ def _begin(config: Config, plan: lgm.Plan | None) -> None:
         _end()
         raise
     _active = config
-    if not _looked:
-        _looked = True
-        say_what_is_older(config)
+    say_what_is_older(config)
     if log.isEnabledFor(logging.DEBUG):
         watchdog.start(core)  # for good: tensors outlive the session, and so does what can stand
     log.info(
