@@ -13,10 +13,10 @@ from typing import Literal, get_args
 import torch
 
 from . import native
-from .errors import ConfigError
+from .errors import ConfigError, NotEnabledError
 from .hooks.doors import address_of, storage_of
 from .session.adoption import Owner, move_in
-from .session.lifecycle import active_config, active_core
+from .session.lifecycle import active_config, active_core, is_enabled
 from .settings.sizes import parse_bytes
 
 __all__ = ["Residency", "State", "VTensor", "adopt", "merge", "residency", "salloc", "split"]
@@ -57,6 +57,7 @@ class Residency:
 
     @property
     def managed(self) -> bool:
+        """Also of what outlived its session, which no budget counts any more."""
         return self.chunks > 0
 
 
@@ -134,12 +135,15 @@ def _pieces(tensor: torch.Tensor) -> list[VTensor]:
 def adopt(*what: Owner) -> int:
     """Move tensors that were made before :func:`vtensor.enable` into managed memory, so that they count and can leave.
 
+    Not while another thread writes them: what it writes meanwhile would be lost.
+
     Parameters
     ----------
     what
         Modules (parameters, buffers and gradients), optimizers (parameters, gradients and states), tensors. Tensors
-        that share memory share it afterwards; what shares it with others, that are not given, stays where it is, and a
-        warning says so.
+        that share memory share it afterwards; what shares it with others that are not given, or with NumPy, stays
+        where it is, and a warning says so. As after ``model.to()``, an address that was taken before (``data_ptr()``)
+        is nobody's any more.
 
     Returns
     -------
@@ -162,4 +166,6 @@ def adopt(*what: Owner) -> int:
     ...     vtensor.adopt(model)
     4194304
     """
+    if not is_enabled():
+        raise NotEnabledError
     return move_in(what, active_config())

@@ -27,7 +27,10 @@ class OrderedSlots final : public Slots {
   bool end_borrowed(Range&, std::uint32_t) override { return false; }
   HostPlace place(SlotId slot) const override { return in_place_.has(slot) ? in_place_.place(slot) : store_.place(slot); }
   Bytes pinned() const override { return store_.pinned() + ground_.bytes_of(in_place_.count()); }
-  void trim() override { in_place_.trim(); }
+  void trim() override {
+    in_place_.trim();
+    Slots::trim();
+  }
 
  private:
   Status prepare(Range& range, std::uint32_t index) override;

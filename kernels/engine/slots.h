@@ -53,7 +53,9 @@ class Slots {
   virtual HostPlace place(SlotId slot) const { return store_.place(slot); }
   virtual Bytes pinned() const { return store_.pinned(); }
   // Memory that nobody uses goes back. Pre: nothing is under way.
-  virtual void trim() {}
+  virtual void trim() {
+    if (!ground_.forked) store_.trim();  // else it is the parent's
+  }
   const HostStore& store() const noexcept { return store_; }
   std::size_t peak() const noexcept { return peak_; }
   void reset_peak() noexcept { peak_ = store_.held(); }

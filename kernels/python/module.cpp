@@ -95,6 +95,7 @@ void bind_product(py::module_& m) {
     Engine* engine = engine_of(pointer(a));
     return engine != nullptr && engine == current_engine();
   });
+  m.def("in_forked_child", &in_forked_child);
   m.def("merge", [](std::uintptr_t a) {
     Residency result;
     {

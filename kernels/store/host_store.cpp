@@ -95,7 +95,7 @@ class RamStore final : public HostStore {
   }
 
   ~RamStore() override {
-    for (const Address piece : pinned_) pinning_.unpin(reinterpret_cast<void*>(piece));
+    unpin(0, bytes_);
     munmap(raw_, reserved_);
   }
 
@@ -107,6 +107,18 @@ class RamStore final : public HostStore {
     return kOk;
   }
 
+  void trim() override {
+    each_free_run([this](SlotId first, SlotId last) {
+      Bytes from = Bytes{first} * slot_bytes(), to = Bytes{last} * slot_bytes();
+      if (pinning_.pin) {  // by the pieces that it was pinned in
+        from = (from + at_once() - 1) / at_once() * at_once();
+        if (to < bytes_) to = to / at_once() * at_once();
+        unpin(from, to);
+      }
+      if (from < to) madvise(memory(from), to - from, MADV_DONTNEED);
+    });
+  }
+
   Bytes pinned() const noexcept override { return pinned_bytes_; }
   std::string name() const override { return "RAM"; }
 
@@ -115,27 +127,40 @@ class RamStore final : public HostStore {
   HostPlace place_own(SlotId slot) const override {
     const Bytes from = Bytes{slot} * slot_bytes();
     const auto piece = static_cast<std::uint32_t>(from / at_once() + 1);
-    return {reinterpret_cast<void*>(base_ + from), -1, 0, 0, 0, pinning_.pin ? piece : 0};
+    return {memory(from), -1, 0, 0, 0, pinning_.pin ? piece : 0};
   }
+  void* memory(Bytes from) const noexcept { return reinterpret_cast<void*>(base_ + from); }
   Bytes at_once() const noexcept { return std::max(kPinnedAtOnce, slot_bytes()); }
+  Bytes piece_at(Bytes from) const noexcept { return std::min(at_once(), bytes_ - from); }
 
   // Whole slots, and once only: where pinning was refused the memory stays as it is.
   void pin_up_to(Bytes end) {
     while (tried_ < end) {
-      const Bytes piece = std::min(at_once(), bytes_ - tried_);
-      if (pinning_.pin(reinterpret_cast<void*>(base_ + tried_), piece)) {
-        madvise(reinterpret_cast<void*>(base_ + tried_), piece, MADV_DONTFORK);  // a fork would copy all that is pinned
-        pinned_.push_back(base_ + tried_);
+      const Bytes piece = piece_at(tried_);
+      if (pinning_.pin(memory(tried_), piece)) {
+        madvise(memory(tried_), piece, MADV_DONTFORK);  // a fork would copy all that is pinned
+        pinned_.push_back(tried_);
         pinned_bytes_ += piece;
       }
       tried_ += piece;
     }
   }
 
+  // Pieces that begin there.
+  void unpin(Bytes from, Bytes to) {
+    std::erase_if(pinned_, [&](Bytes piece) {
+      if (piece < from || piece >= to) return false;
+      pinning_.unpin(memory(piece));
+      madvise(memory(piece), piece_at(piece), MADV_DOFORK);
+      pinned_bytes_ -= piece_at(piece);
+      return true;
+    });
+  }
+
   Bytes bytes_;
   Pinning pinning_;
   Bytes tried_ = 0, pinned_bytes_ = 0;
-  std::vector<Address> pinned_;
+  std::vector<Bytes> pinned_;  // pieces, by where they begin
   Bytes reserved_ = 0;
   void* raw_ = nullptr;
   Address base_ = 0;

@@ -36,6 +36,8 @@ class HostStore {
   // A slot that is never written, with what lies at `memory`. It counts nowhere but here.
   SlotId lend(const void* memory) { return lent_.lend(memory); }
   std::size_t lent() const noexcept { return lent_.count(); }
+  // What free slots keep goes back to the system; they may be taken again. Pre: nothing is under way.
+  virtual void trim() {}
 
   // A child sees every slot as it was at the fork. RAM gives that by itself (copy on write). A file is shared, so
   // slots taken before a fork are frozen on both sides: readable, never written or reused while the child lives.
@@ -75,6 +77,14 @@ class HostStore {
   bool is_new(SlotId slot) const noexcept { return slot == opened_; }
   void take(SlotId slot);
   void give(SlotId slot);
+  // Runs of free slots of which some were taken once: [first, last).
+  template <typename Visit>
+  void each_free_run(Visit visit) const {
+    for (SlotId first = 0, last = 0; first < opened_; first = last + 1) {
+      for (last = first; last < opened_ && links_[last].free;) ++last;
+      if (first < last) visit(first, last < opened_ ? last : static_cast<SlotId>(capacity_));
+    }
+  }
 
  private:
   // Of a slot that is free: those that were freed before and after it.

@@ -42,6 +42,21 @@ bool may_move(const c10::TensorImpl& tensor) {
          storage.data_ptr().get_context() == address;
 }
 
+bool is_allocated(const c10::TensorImpl& tensor) {
+  if (!tensor.has_storage()) return false;
+  const c10::DataPtr& memory = tensor.unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+  return memory.get() == memory.get_context();
+}
+
+void swap_memory(const c10::TensorImpl& one, const c10::TensorImpl& other) {
+  c10::StorageImpl* const a = one.unsafe_storage().unsafeGetStorageImpl();
+  c10::StorageImpl* const b = other.unsafe_storage().unsafeGetStorageImpl();
+  std::swap(a->_mutable_data_ptr_no_checks(), b->_mutable_data_ptr_no_checks());
+  c10::Allocator* const before = a->allocator();  // who is asked when it grows
+  a->set_allocator(b->allocator());
+  b->set_allocator(before);
+}
+
 void put_on_shelf(std::span<c10::TensorImpl* const> tensors) {
   const at::NoGradGuard no_graph;
   std::vector<c10::TensorImpl*> moved;

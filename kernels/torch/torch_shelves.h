@@ -23,6 +23,12 @@ inline constexpr std::size_t kShelfAlign = 512;
 // thread works with managed memory: another may be about to.
 bool may_move(const c10::TensorImpl& tensor);
 
+// Whether its memory is what an allocator gave its storage. Else it is somebody's (NumPy's, a file's), who may look at it.
+bool is_allocated(const c10::TensorImpl& tensor);
+
+// Whoever has the storage of the one has the memory of the other from then on. Pre: as many bytes in both.
+void swap_memory(const c10::TensorImpl& one, const c10::TensorImpl& other);
+
 // Moves those that may be moved, which are on one device, in this order. Throws what torch does if there is no memory; each
 // tensor has all of its content then, here or there.
 void put_on_shelf(std::span<c10::TensorImpl* const> tensors);

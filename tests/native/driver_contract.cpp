@@ -362,6 +362,32 @@ TEST(a_full_store_gives_more_to_who_cannot_do_without) {
   }
 }
 
+TEST(a_store_gives_back_what_nobody_has_and_nothing_else) {
+  for (MakeStore make_store : kStores) {
+    for (MakeDriver make : kDrivers) {
+      Fixture f(make);
+      auto store = make_store();
+      std::array<SlotId, 5> slots{};
+      for (SlotId& slot : slots) {
+        CHECK(store->acquire(&slot).ok() && f.driver->map_host(f.base, store->place(slot)).ok());
+        std::memset(memory(f.base), 7, kChunk);
+        CHECK(f.driver->unmap_host(f.base).ok());
+      }
+      for (const int k : {0, 2, 3}) store->release(slots[k]);
+      store->trim();
+      CHECK(store->used() == 2);
+      for (const int k : {1, 4}) {
+        CHECK(f.driver->map_host(f.base, store->place(slots[k])).ok());
+        CHECK(memory(f.base)[0] == 7 && memory(f.base)[kChunk - 1] == 7);
+        CHECK(f.driver->unmap_host(f.base).ok());
+      }
+      std::size_t more = 0;
+      for (SlotId slot = kNone; store->acquire(&slot).ok();) ++more;
+      CHECK(more == store->capacity() - 2);
+    }
+  }
+}
+
 TEST(a_file_that_cannot_be_read_is_a_failed_copy) {
   for_each([](Fixture f) {
     const ChunkId chunk = f.chunk();

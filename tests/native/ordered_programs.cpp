@@ -883,6 +883,10 @@ TEST(the_host_store_is_pinned_as_far_as_the_driver_allows) {
     SlotId taken = kNone;
     for (int i = 0; i < 16; ++i) CHECK(store->acquire(&taken).ok());
     CHECK(store->pinned() == Bytes{512} << 20 && standin().pinned == store->pinned());  // in pieces of 256 MiB
+    for (SlotId slot = 0; slot < 15; ++slot) store->release(slot == 1 ? 15 : slot);
+    store->trim();  // a slot is in use in the first piece of the two
+    CHECK(store->pinned() == Bytes{256} << 20 && standin().pinned == store->pinned());
+    CHECK(store->acquire(&taken).ok() && store->used() == 2);
   }
   CHECK(standin().pinned == 0);
   standin().most_pinned = Bytes{1} << 30;

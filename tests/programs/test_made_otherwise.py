@@ -12,7 +12,6 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from vtensor import native
 from vtensor.hooks.doors import address_of
 
 from ..identity import PAGE, same, seeded
+from ..memory import resident_bytes
 
 Drop = Callable[[], None]
 LARGE = 64 * PAGE  # from here on a tensor is managed
@@ -354,14 +354,11 @@ def test_small_arguments_of_many_operations_are_kept_once() -> None:
     small = torch.randn(LARGE // 8)  # torch's own; a call that reads it keeps a copy
     rows, held = torch.randn(2, LARGE // 8), []
 
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
     with seeing("4MiB") as core:
         rows = rows + 1
-        before = resident()
+        before = resident_bytes()
         for _ in range(300):
             held.append(rows * small)
             core.parts.drop_all()
         assert vtensor.memory_stats()["drops"] > 0
-        assert resident() - before < 16 << 20
+        assert resident_bytes() - before < 16 << 20

@@ -5,14 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import vtensor
-from vtensor import ConfigError
+from vtensor import ConfigError, native
+from vtensor.hooks.doors import storage_of
 from vtensor.session.adoption import Owner
+
+from .interrupts import Point, interrupted, points_of
 
 
 def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -142,7 +148,122 @@ def test_what_others_share_stays_shared(
 
     assert all(map(torch.equal, train(True), train(False)))
     known = given or sharing is gradients_in_one_buffer  # a view knows what it is a view of
-    assert ("shared with tensors that adopt() was not given" in caplog.text) == (not known)
+    assert ("shared with what adopt() was not given" in caplog.text) == (not known)
+
+
+def of_numpy(_: Path) -> tuple[torch.Tensor, Callable[[], float]]:
+    array = np.zeros(1 << 16, dtype=np.float32)
+    return torch.from_numpy(array), lambda: float(array[0])
+
+
+def of_a_buffer(_: Path) -> tuple[torch.Tensor, Callable[[], float]]:
+    memory = bytearray(4 << 16)
+    return torch.frombuffer(memory, dtype=torch.float32), lambda: float(np.frombuffer(memory, dtype=np.float32)[0])
+
+
+def seen_by_numpy(_: Path) -> tuple[torch.Tensor, Callable[[], float]]:
+    array = (tensor := torch.zeros(1 << 16)).numpy()
+    return tensor, lambda: float(array[0])
+
+
+def seen_by_dlpack(_: Path) -> tuple[torch.Tensor, Callable[[], float]]:
+    array = np.from_dlpack(tensor := torch.zeros(1 << 16))
+    return tensor, lambda: float(array[0])
+
+
+def a_weight_seen_by_numpy(_: Path) -> tuple[torch.Tensor, Callable[[], float]]:
+    array = (weight := nn.Parameter(torch.zeros(1 << 16))).detach().numpy()
+    return weight, lambda: float(array[0])
+
+
+@pytest.mark.parametrize("made", [of_numpy, of_a_buffer, seen_by_numpy, seen_by_dlpack, a_weight_seen_by_numpy])
+def test_what_others_look_at_stays_theirs(
+    made: Callable[[Path], tuple[torch.Tensor, Callable[[], float]]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Moved, it would leave them with memory that is freed, or old."""
+    tensor, look = made(tmp_path)
+    with vtensor.enabled("16MiB", chunk=4096, min_size=4096, device="cpu"):
+        assert vtensor.adopt(tensor) == 0
+        assert "shared with what adopt() was not given" in caplog.text
+        with torch.no_grad():
+            tensor[0] = 7
+        assert look() == 7
+
+
+def a_weight_that_was_drawn(_: Path) -> torch.Tensor:
+    weight = nn.Parameter(torch.ones(1 << 16))
+    assert weight.detach().numpy().sum() == 1 << 16
+    return weight
+
+
+def a_view_of_it(_: Path) -> torch.Tensor:
+    return torch.ones(1 << 17)[1 << 16 :]
+
+
+def loaded_lazily(folder: Path) -> torch.Tensor:
+    torch.save(torch.ones(1 << 16), folder / "weights.pt")
+    loaded: torch.Tensor = torch.load(folder / "weights.pt", mmap=True)
+    return loaded
+
+
+@pytest.mark.parametrize("made", [a_weight_that_was_drawn, a_view_of_it, loaded_lazily])
+def test_what_nobody_looks_at_any_more_moves(made: Callable[[Path], torch.Tensor], tmp_path: Path) -> None:
+    tensor = made(tmp_path)
+    with vtensor.enabled("16MiB", chunk=4096, min_size=4096, device="cpu"):
+        assert vtensor.adopt(tensor) == storage_of(tensor).nbytes()
+        assert tensor.sum() == 1 << 16
+
+
+def test_what_moved_in_is_not_made_again() -> None:
+    """Each would need a copy of what it was made of, beside the budget."""
+    weights = [torch.ones(1 << 16) for _ in range(8)]
+    with vtensor.enabled("16MiB", chunk=4096, min_size=4096, device="cpu", recompute="only"):
+        vtensor.adopt(*weights)
+        native.load().parts.drop_all()
+        assert vtensor.memory_stats()["drops"] == 0
+        made = weights[0].relu()
+        native.load().parts.drop_all()
+        assert vtensor.memory_stats()["drops"] > 0
+        assert made.sum() == 1 << 16
+
+
+class Mine(nn.Parameter):
+    """Another name for the same."""
+
+
+def test_states_in_lists_and_parameters_of_other_classes_move() -> None:
+    layer = nn.Linear(256, 256, bias=False)
+    layer.weight = Mine(layer.weight.data)
+    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=4)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        (loss := (layer(torch.ones(4, 256)) - 1).square().sum()).backward()
+        return loss
+
+    optimizer.step(closure)
+    with vtensor.enabled("16MiB", chunk=4096, min_size=4096, device="cpu"):
+        vtensor.adopt(layer, optimizer)
+        states = optimizer.state[layer.weight]
+        for tensor in (layer.weight, states["prev_flat_grad"], *states["old_dirs"], *states["old_stps"]):
+            assert vtensor.residency(tensor).managed
+
+
+def test_adopting_may_be_interrupted_anywhere() -> None:
+    """What shared memory does so still, moved or not."""
+    points: list[Point] | None = None
+    while points is None or points:
+        base = torch.ones(1 << 12)
+        values = base.detach()
+        with vtensor.enabled("1MiB", chunk=4096, min_size=4096, device="cpu"):
+            if points is None:
+                points = [point for point in points_of(partial(vtensor.adopt, base, values)) if "adopt" in point.file]
+                assert len(points) > 100
+                continue
+            interrupted(partial(vtensor.adopt, base, values), points.pop())
+            base.fill_(2)
+            assert values.sum() == 2 << 12
+            native.load().open_eyes()
 
 
 def test_mistakes() -> None:

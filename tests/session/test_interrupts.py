@@ -6,6 +6,7 @@ Whatever an interrupted call left, one more ``disable()`` ends, or one more ``en
 from __future__ import annotations
 
 import faulthandler
+import math
 import random
 import signal
 import sys
@@ -21,12 +22,18 @@ from torch.optim import optimizer
 import lgm
 import vtensor
 from vtensor import native, planning
-from vtensor.session import lifecycle
+from vtensor.session import adoption, lifecycle
 
 from .interrupts import Point, interrupted, points_of, thinned
 
 PAGE = 4096
 BUDGETS = 64 * PAGE, 32 * PAGE
+
+
+@pytest.fixture(autouse=True)
+def what_is_older_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether that is done depends on how long ago it was, and calls are to go the same way each time."""
+    monkeypatch.setattr(adoption, "_next", math.inf)
 
 
 def as_torch_has_it() -> dict[str, Any]:

@@ -23,6 +23,8 @@ from vtensor.session import lifecycle
 from vtensor.settings.config import make_config
 from vtensor.settings.sizes import parse_bytes, parse_link
 
+from ..memory import resident_bytes
+
 PAGE = 4096
 
 
@@ -318,7 +320,16 @@ def test_a_forked_process_is_told_and_can_end(tmp_path: Path) -> None:
         "    with vtensor.enabled('4MiB'):\n"
         "        pass\n"
         "    vtensor.memory_stats()\n"
-        "    vtensor.disable()\n"
+        "    try:\n"
+        "        vtensor.adopt(torch.ones(1 << 20))\n"
+        "        os._exit(1)\n"
+        "    except vtensor.NotEnabledError:\n"
+        "        vtensor.disable()\n"
+        "    try:\n"
+        "        vtensor.enable('4MiB', device='cpu')\n"  # nothing would be managed
+        "        os._exit(1)\n"
+        "    except vtensor.ConfigError as error:\n"
+        "        assert 'spawn' in str(error) and not vtensor.is_enabled()\n"
         "    os._exit(0)\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
         "assert vtensor.is_enabled() and 'forked' not in vtensor.memory_summary()\n"
@@ -326,6 +337,41 @@ def test_a_forked_process_is_told_and_can_end(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "forked while vtensor was enabled" in done.stderr
+
+
+@pytest.mark.parametrize("leaves_first", ["the first", "the second"])
+def test_of_blocks_in_two_threads_the_last_ends_the_session(leaves_first: str) -> None:
+    inside, left = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with vtensor.enabled("4MiB", device="cpu"):
+            inside.set()
+            if leaves_first == "the first":
+                assert left.wait(60)
+                found.append(vtensor.residency(torch.ones(1 << 20)).managed)
+
+    found: list[bool] = []
+    other = threading.Thread(target=second)
+    with vtensor.enabled("8MiB", device="cpu"):
+        other.start()
+        assert inside.wait(60)
+        if leaves_first == "the second":
+            other.join()
+            found.append(vtensor.memory_stats()["budget_bytes"] == 8 << 20)
+    assert vtensor.is_enabled() == (leaves_first == "the first")
+    left.set()
+    other.join()
+    assert found == [True] and not vtensor.is_enabled()
+
+
+def test_an_ended_session_keeps_no_memory_but_its_tensors() -> None:
+    with vtensor.enabled("16MiB", device="cpu"):
+        kept = torch.ones(1 << 18)
+        many = [torch.ones(1 << 20) for _ in range(32)]
+        full = resident_bytes()
+        del many
+    assert resident_bytes() < full - (100 << 20)
+    assert kept.sum() == 1 << 18
 
 
 def test_a_plan_of_what_was_moved_meanwhile_is_not_taken(

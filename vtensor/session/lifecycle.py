@@ -114,6 +114,11 @@ def resize(budget: int) -> None:
 def _begin(config: Config, plan: lgm.Plan | None) -> None:
     global _begun, _active, _process
     core = native.load()
+    if core.in_forked_child():
+        raise ConfigError(
+            "this process was forked from one in which vtensor was enabled, and memory made here is torch's: start it "
+            "by 'spawn' (multiprocessing.set_start_method), or fork before the first enable()"
+        )
     _process = os.getpid()
     config = port_of(config.device).fit(core, config)
     _begun = config
