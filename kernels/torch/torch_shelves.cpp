@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "iteration/managed.h"
@@ -48,13 +49,22 @@ bool is_allocated(const c10::TensorImpl& tensor) {
   return memory.get() == memory.get_context();
 }
 
+bool was_given_to_numpy(const c10::TensorImpl& tensor) {
+  const c10::StorageImpl* const storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  return storage->allocator() != nullptr && !storage->resizable();
+}
+
 void swap_memory(const c10::TensorImpl& one, const c10::TensorImpl& other) {
   c10::StorageImpl* const a = one.unsafe_storage().unsafeGetStorageImpl();
   c10::StorageImpl* const b = other.unsafe_storage().unsafeGetStorageImpl();
   std::swap(a->_mutable_data_ptr_no_checks(), b->_mutable_data_ptr_no_checks());
-  c10::Allocator* const before = a->allocator();  // who is asked when it grows
+  c10::Allocator* const allocator = a->allocator();
+  const bool resizable = a->resizable();
   a->set_allocator(b->allocator());
-  b->set_allocator(before);
+  a->set_resizable(b->resizable());
+  b->set_resizable(false);  // what can be resized must have an allocator
+  b->set_allocator(allocator);
+  b->set_resizable(resizable);
 }
 
 void put_on_shelf(std::span<c10::TensorImpl* const> tensors) {

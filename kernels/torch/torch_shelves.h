@@ -25,6 +25,9 @@ bool may_move(const c10::TensorImpl& tensor);
 
 // Whether its memory is what an allocator gave its storage. Else it is somebody's (NumPy's, a file's), who may look at it.
 bool is_allocated(const c10::TensorImpl& tensor);
+// Whether numpy() was called on a tensor that has its storage: from then on that cannot be resized. (Nor can what torch.load()
+// made, which has no allocator to ask.)
+bool was_given_to_numpy(const c10::TensorImpl& tensor);
 
 // Whoever has the storage of the one has the memory of the other from then on. Pre: as many bytes in both.
 void swap_memory(const c10::TensorImpl& one, const c10::TensorImpl& other);

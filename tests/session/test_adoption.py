@@ -249,6 +249,22 @@ def test_states_in_lists_and_parameters_of_other_classes_move() -> None:
             assert vtensor.residency(tensor).managed
 
 
+def test_what_a_checkpoint_brought_moves_in_each_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, optimizer = model_and_optimizer()
+    torch.save((model.state_dict(), optimizer.state_dict()), tmp_path / "checkpoint.pt")
+    weights, states = torch.load(tmp_path / "checkpoint.pt")
+    model.load_state_dict(weights, assign=True)
+    optimizer.load_state_dict(states)
+    del weights, states
+    for _ in range(2):
+        with vtensor.enabled("16MiB", chunk=4096, min_size=4096, device="cpu"):
+            vtensor.adopt(model, optimizer)
+            large = [state["exp_avg"] for state in optimizer.state.values() if state["exp_avg"].nbytes >= 4096]
+            assert large and all(vtensor.residency(tensor).managed for tensor in large)
+            assert vtensor.adopt(model, optimizer) == 0
+    assert "shared with" not in caplog.text
+
+
 def test_adopting_may_be_interrupted_anywhere() -> None:
     """What shared memory does so still, moved or not."""
     points: list[Point] | None = None

@@ -92,7 +92,8 @@ def _is_others(tensor: torch.Tensor, kept: bool) -> bool:
         return not _is_file(address_of(tensor))
     if tensor.requires_grad:
         return False
-    return not storage_of(tensor).resizable() or (not kept and tensor._use_count() > 1)  # type: ignore[attr-defined]
+    handles = tensor._use_count()  # type: ignore[attr-defined]
+    return bool(core.was_given_to_numpy(tensor._cdata)) or (not kept and handles > 1)
 
 
 def _is_file(address: int) -> bool:
