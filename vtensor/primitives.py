@@ -135,15 +135,15 @@ def _pieces(tensor: torch.Tensor) -> list[VTensor]:
 def adopt(*what: Owner) -> int:
     """Move tensors that were made before :func:`vtensor.enable` into managed memory, so that they count and can leave.
 
-    Not while another thread writes them: what it writes meanwhile would be lost.
+    Not while another thread uses them.
 
     Parameters
     ----------
     what
         Modules (parameters, buffers and gradients), optimizers (parameters, gradients and states), tensors. Tensors
         that share memory share it afterwards; what shares it with others that are not given, or with NumPy, stays
-        where it is, and a warning says so. As after ``model.to()``, an address that was taken before (``data_ptr()``)
-        is nobody's any more.
+        where it is, and a warning says so. As after ``model.to()``, an address that was taken before (``data_ptr()``,
+        of a parameter DLPack) is nobody's any more.
 
     Returns
     -------

@@ -54,7 +54,7 @@ class Slots {
   virtual Bytes pinned() const { return store_.pinned(); }
   // Memory that nobody uses goes back. Pre: nothing is under way.
   virtual void trim() {
-    if (!ground_.forked) store_.trim();  // else it is the parent's
+    if (!ground_.forked) store_.trim();  // else what is pinned is the parent's
   }
   const HostStore& store() const noexcept { return store_; }
   std::size_t peak() const noexcept { return peak_; }

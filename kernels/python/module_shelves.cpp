@@ -17,8 +17,14 @@ c10::TensorImpl* tensor_at(std::uintptr_t cdata) { return reinterpret_cast<c10::
 
 void bind_shelves(py::module_& m) {
   m.def("may_move", [](std::uintptr_t cdata) { return may_move(*tensor_at(cdata)); });
-  m.def("is_allocated", [](std::uintptr_t cdata) { return is_allocated(*tensor_at(cdata)); });
-  m.def("was_given_to_numpy", [](std::uintptr_t cdata) { return was_given_to_numpy(*tensor_at(cdata)); });
+  m.def("whose_memory", [](std::uintptr_t cdata) {
+    switch (whose_memory(*tensor_at(cdata))) {
+      case Whose::allocator: return "allocator";
+      case Whose::lender: return "lender";
+      case Whose::other: break;
+    }
+    return "other";
+  });
   m.def("swap_memory", [](std::uintptr_t a, std::uintptr_t b) { swap_memory(*tensor_at(a), *tensor_at(b)); });
   m.def(
       "put_on_shelf",

@@ -108,6 +108,7 @@ class RamStore final : public HostStore {
   }
 
   void trim() override {
+    trimmed_ = true;
     each_free_run([this](SlotId first, SlotId last) {
       Bytes from = Bytes{first} * slot_bytes(), to = Bytes{last} * slot_bytes();
       if (pinning_.pin) {  // by the pieces that it was pinned in
@@ -123,7 +124,10 @@ class RamStore final : public HostStore {
   std::string name() const override { return "RAM"; }
 
  private:
-  void release_own(SlotId slot) override { give(slot); }
+  void release_own(SlotId slot) override {
+    if (trimmed_ && !pinning_.pin) madvise(memory(Bytes{slot} * slot_bytes()), slot_bytes(), MADV_DONTNEED);
+    give(slot);
+  }
   HostPlace place_own(SlotId slot) const override {
     const Bytes from = Bytes{slot} * slot_bytes();
     const auto piece = static_cast<std::uint32_t>(from / at_once() + 1);
@@ -161,6 +165,7 @@ class RamStore final : public HostStore {
   Pinning pinning_;
   Bytes tried_ = 0, pinned_bytes_ = 0;
   std::vector<Bytes> pinned_;  // pieces, by where they begin
+  bool trimmed_ = false;
   Bytes reserved_ = 0;
   void* raw_ = nullptr;
   Address base_ = 0;

@@ -36,7 +36,8 @@ class HostStore {
   // A slot that is never written, with what lies at `memory`. It counts nowhere but here.
   SlotId lend(const void* memory) { return lent_.lend(memory); }
   std::size_t lent() const noexcept { return lent_.count(); }
-  // What free slots keep goes back to the system; they may be taken again. Pre: nothing is under way.
+  // What free slots keep goes back to the system, also of those that are released from now on. They may be taken again. Pre:
+  // nothing is under way.
   virtual void trim() {}
 
   // A child sees every slot as it was at the fork. RAM gives that by itself (copy on write). A file is shared, so

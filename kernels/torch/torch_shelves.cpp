@@ -43,15 +43,11 @@ bool may_move(const c10::TensorImpl& tensor) {
          storage.data_ptr().get_context() == address;
 }
 
-bool is_allocated(const c10::TensorImpl& tensor) {
-  if (!tensor.has_storage()) return false;
+Whose whose_memory(const c10::TensorImpl& tensor) {
+  static const auto ends_a_loan = c10::InefficientStdFunctionContext::makeDataPtr(nullptr, [](void*) {}, c10::kCPU).get_deleter();
   const c10::DataPtr& memory = tensor.unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
-  return memory.get() == memory.get_context();
-}
-
-bool was_given_to_numpy(const c10::TensorImpl& tensor) {
-  const c10::StorageImpl* const storage = tensor.unsafe_storage().unsafeGetStorageImpl();
-  return storage->allocator() != nullptr && !storage->resizable();
+  if (memory.get() == memory.get_context()) return Whose::allocator;
+  return memory.get_deleter() == ends_a_loan ? Whose::lender : Whose::other;
 }
 
 void swap_memory(const c10::TensorImpl& one, const c10::TensorImpl& other) {

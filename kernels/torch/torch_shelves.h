@@ -11,6 +11,7 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include <cstdint>
 #include <span>
 
 namespace vt {
@@ -23,11 +24,10 @@ inline constexpr std::size_t kShelfAlign = 512;
 // thread works with managed memory: another may be about to.
 bool may_move(const c10::TensorImpl& tensor);
 
-// Whether its memory is what an allocator gave its storage. Else it is somebody's (NumPy's, a file's), who may look at it.
-bool is_allocated(const c10::TensorImpl& tensor);
-// Whether numpy() was called on a tensor that has its storage: from then on that cannot be resized. (Nor can what torch.load()
-// made, which has no allocator to ask.)
-bool was_given_to_numpy(const c10::TensorImpl& tensor);
+// Whose the memory of a tensor is: an allocator's, which gave it to its storage; that of whoever lent it to torch (NumPy, a
+// buffer, another library), and may look at it; or something else, such as a file's content.
+enum class Whose : std::uint8_t { allocator, lender, other };
+Whose whose_memory(const c10::TensorImpl& tensor);
 
 // Whoever has the storage of the one has the memory of the other from then on. Pre: as many bytes in both.
 void swap_memory(const c10::TensorImpl& one, const c10::TensorImpl& other);

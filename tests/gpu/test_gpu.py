@@ -228,6 +228,17 @@ def test_an_address_that_was_given_away_stays() -> None:
         assert float(first.sum()) == 5.0 * 2 * MIB
 
 
+def test_what_is_older_moves_in() -> None:
+    model = torch.nn.Linear(2048, 2048, device="cuda")
+    (model(torch.ones(4, 2048, device="cuda")) ** 2).sum().backward()
+    before = [tensor.clone() for tensor in (model.weight.detach(), model.weight.grad)]
+    for _ in range(2):  # the second time of an ended session
+        with vtensor.enabled("256MiB", device="cuda", chunk="2MiB"):
+            assert vtensor.adopt(model) == 2 * (16 << 20)
+            assert vtensor.residency(model.weight).managed and vtensor.adopt(model) == 0
+            assert torch.equal(model.weight, before[0]) and torch.equal(model.weight.grad, before[1])
+
+
 def test_disable_brings_everything_back() -> None:
     with vtensor.enabled(16 * MIB, policy="lru", **SMALL):
         tensors = [torch.full((MIB,), float(i), device="cuda") for i in range(16)]

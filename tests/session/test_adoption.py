@@ -171,12 +171,20 @@ def seen_by_dlpack(_: Path) -> tuple[torch.Tensor, Callable[[], float]]:
     return tensor, lambda: float(array[0])
 
 
+def of_a_mapped_array(folder: Path) -> tuple[torch.Tensor, Callable[[], float]]:
+    np.zeros(1 << 16, dtype=np.float32).tofile(folder / "array")
+    array = np.memmap(folder / "array", dtype=np.float32, mode="c")
+    return torch.from_numpy(array), lambda: float(array[0])
+
+
 def a_weight_seen_by_numpy(_: Path) -> tuple[torch.Tensor, Callable[[], float]]:
     array = (weight := nn.Parameter(torch.zeros(1 << 16))).detach().numpy()
     return weight, lambda: float(array[0])
 
 
-@pytest.mark.parametrize("made", [of_numpy, of_a_buffer, seen_by_numpy, seen_by_dlpack, a_weight_seen_by_numpy])
+@pytest.mark.parametrize(
+    "made", [of_numpy, of_a_buffer, of_a_mapped_array, seen_by_numpy, seen_by_dlpack, a_weight_seen_by_numpy]
+)
 def test_what_others_look_at_stays_theirs(
     made: Callable[[Path], tuple[torch.Tensor, Callable[[], float]]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,6 +196,16 @@ def test_what_others_look_at_stays_theirs(
         with torch.no_grad():
             tensor[0] = 7
         assert look() == 7
+
+
+def test_a_gradient_that_others_look_at_stays_theirs() -> None:
+    (weight := nn.Parameter(torch.ones(1 << 16))).sum().backward()
+    assert weight.grad is not None
+    array = np.from_dlpack(weight.grad)
+    with vtensor.enabled("16MiB", chunk=4096, min_size=4096, device="cpu"):
+        assert vtensor.adopt(weight) == 4 << 16
+        weight.grad[0] = 7
+        assert array[0] == 7
 
 
 def a_weight_that_was_drawn(_: Path) -> torch.Tensor:
@@ -276,7 +294,7 @@ def test_adopting_may_be_interrupted_anywhere() -> None:
                 points = [point for point in points_of(partial(vtensor.adopt, base, values)) if "adopt" in point.file]
                 assert len(points) > 100
                 continue
-            interrupted(partial(vtensor.adopt, base, values), points.pop())
+            assert interrupted(partial(vtensor.adopt, base, values), points.pop())
             base.fill_(2)
             assert values.sum() == 2 << 12
             native.load().open_eyes()

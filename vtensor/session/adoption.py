@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -29,7 +30,7 @@ Owner = nn.Module | torch.optim.Optimizer | torch.Tensor
 
 _SHARE = 20  # times as long as a look took there is none: each goes through all objects that Python has
 _next = 0.0
-_named: WeakSet[nn.Module] = WeakSet()
+_named: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()  # by identity: a module may have no hash
 
 
 def move_in(owners: Iterable[Owner], config: Config) -> int:
@@ -43,18 +44,26 @@ def move_in(owners: Iterable[Owner], config: Config) -> int:
     ConfigError
         For what has no tensors.
     """
+    given = list(owners)
     with torch._C.DisableTorchFunctionSubclass():
-        return _move_in(_tensors(owners), config)
+        moved = _move_in(_tensors(given), config)
+    for each in given:
+        _named.pop(id(each), None)  # what outlives this session is older than the next
+    return moved
 
 
 def _move_in(tensors: Iterable[torch.Tensor], config: Config) -> int:
     sharing: dict[int, dict[int, torch.Tensor]] = {}  # tensors of one storage, both by their identity
-    kept: set[int] = set()  # those that torch keeps itself: what views are of, and gradients
+    handles: Counter[int] = (
+        Counter()
+    )  # that torch has of tensors, besides Python's: of gradients, and of what views are of
     for found in tensors:
-        kept |= {id(found._base), id(found.grad if found.is_leaf else None)}
-        for tensor in (found, found._base):  # a view keeps what it is a view of
+        handles[id(found.grad if found.is_leaf else None)] += 1
+        for tensor in (found, found._base):
             if tensor is not None and _is_older(tensor, config):
                 sharing.setdefault(storage_of(tensor)._cdata, {})[id(tensor)] = tensor
+    for group in sharing.values():
+        handles.update(id(tensor._base) for tensor in group.values())
     core = native.load()
     moved = stays = 0
     closed = core.close_eyes()  # to make it again, a copy would be kept of what was moved
@@ -62,38 +71,44 @@ def _move_in(tensors: Iterable[torch.Tensor], config: Config) -> int:
         for group in sharing.values():
             first = next(iter(group.values()))
             size = (old := storage_of(first)).nbytes()
-            if _owners(old) > len(group) or any(_is_others(each, id(each) in kept) for each in group.values()):
+            if _owners(old) > len(group) or any(_is_others(each, 1 + handles[id(each)]) for each in group.values()):
                 stays += size
                 continue
             fresh = torch.empty(size, dtype=torch.uint8, device=first.device)
+            _wait_for(config)  # who used the old memory on other streams
             storage_of(fresh).copy_(old)
             core.swap_memory(first._cdata, fresh._cdata)
             moved += size
-            del fresh  # with the old memory, before the next one is moved
+            _wait_for(config)  # the copy: the old memory is free from here on
+            del fresh
     finally:
         if closed:
             core.open_eyes()
     if stays:
         log.warning(
-            "%s are shared with what adopt() was not given, and stay where they are, beside the budget; give it those "
-            "tensors, too (the optimizer, a list of views), or let go of them before (NumPy arrays, a loss)",
+            "%s are shared with what adopt() was not given, and stay where they are, beside the budget: give it those "
+            "tensors, too (the optimizer, a list of views), or let go of them before (a loss, a NumPy array); what "
+            "NumPy or a library made must be copied first (tensor.data = tensor.data.clone())",
             format_bytes(stays),
         )
     return moved
 
 
-def _is_others(tensor: torch.Tensor, kept: bool) -> bool:
-    """Whether somebody who is no tensor may look at its memory. `kept`: torch itself refers to it.
+def _wait_for(config: Config) -> None:
+    if config.device == "cuda":
+        torch.cuda.synchronize(config.ordinal)
 
-    NumPy and DLPack are given what needs no gradient itself; of others a tensor of their own, which shares the storage.
+
+def _is_others(tensor: torch.Tensor, handles: int) -> bool:
+    """Whether somebody who is no tensor may look at its memory. `handles`: as many as are known to be had of it.
+
+    DLPack has one more of the tensor that it was given, as has a graph that has yet to run backward, which is why those
+    of parameters are not counted.
     """
-    core = native.load()
-    if not core.is_allocated(tensor._cdata):
-        return not _is_file(address_of(tensor))
-    if tensor.requires_grad:
-        return False
-    handles = tensor._use_count()  # type: ignore[attr-defined]
-    return bool(core.was_given_to_numpy(tensor._cdata)) or (not kept and handles > 1)
+    whose = native.load().whose_memory(tensor._cdata)
+    if whose != "allocator":
+        return whose == "lender" or not _is_file(address_of(tensor))
+    return not tensor.requires_grad and tensor._use_count() > handles  # type: ignore[attr-defined]
 
 
 def _is_file(address: int) -> bool:
@@ -120,17 +135,15 @@ def say_what_is_older(config: Config) -> None:
     modules: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
     inside = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
     for module in modules:
-        if id(module) in inside:
+        if id(module) in inside or _named.get(id(module)) is module:
             continue
         try:
-            if module in _named:
-                continue
-            older = {storage_of(t)._cdata: storage_of(t) for t in _tensors([module]) if _is_older(t, config)}
-            if older:
-                _named.add(module)
+            with torch._C.DisableTorchFunctionSubclass():
+                older = {storage_of(t)._cdata: storage_of(t) for t in _tensors([module]) if _is_older(t, config)}
         except Exception:  # a module half made, or one with ideas of its own about parameters
             continue
         if older:
+            _named[id(module)] = module
             log.warning(
                 "%s of %s were made before enable(), and stay where they are, beside the budget; "
                 "vtensor.adopt(model) moves them into it",
@@ -178,4 +191,5 @@ def _is_older(tensor: torch.Tensor, config: Config) -> bool:
     if storage_of(tensor).nbytes() < config.min_size:
         return False
     managed = native.load().manages(address_of(tensor))
-    return not managed and not tensor.is_shared()  # type: ignore[no-untyped-call]
+    shared = config.device == "cpu" and tensor.is_shared()  # type: ignore[no-untyped-call]  # all of a GPU's are said to be
+    return not managed and not shared

@@ -10,20 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
 
-from ..errors import NotEnabledError
 from ..logs import log, set_log_level
-from ..settings.config import Config
 from ..settings.environment import is_set
 from ..settings.options import Device, Granularity, Options, Oversize, Policy, Recompute
 from . import lifecycle
 
 __all__ = ["disable", "enable", "enabled", "keeping_the_session"]
 
-_blocks: WeakSet[_Block] = WeakSet()
 _is_kept = False  # 'vtensor fit' runs a script: its own words about budgets are not what is asked
 
 
@@ -152,14 +147,6 @@ def disable() -> None:
         lifecycle.end()
 
 
-@dataclass(eq=False)
-class _Block:
-    """A ``with`` block that somebody is in; gone with its frame, whatever ended that."""
-
-    outer: Config | None
-    """Of the session around it; None: it ends the session."""
-
-
 @contextlib.contextmanager
 def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator[None]:
     """:func:`enable` for the length of a ``with`` block.
@@ -167,21 +154,12 @@ def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator
     Nested in an enabled session it changes the budget for the block and puts the old one back after it (out of memory,
     if that cannot be reached). Of blocks of several threads, the last to leave ends the session that the first began.
     """
-    block = _Block(None)
-    with contextlib.suppress(NotEnabledError):
-        block.outer = lifecycle.active_config()  # also that of a process that forked this one
+    block = lifecycle.Block()
     try:
-        _blocks.add(block)
-        enable(budget, **options)
+        lifecycle.enter(block, lambda: enable(budget, **options))
         yield
     finally:
-        _blocks.discard(block)
-        if block.outer is None and _blocks:
-            next(iter(_blocks)).outer = None
-        elif block.outer is None:
-            disable()
-        elif lifecycle.is_enabled():
-            enable(block.outer.budget)
+        lifecycle.leave(block, back=enable, end=disable)
 
 
 @contextlib.contextmanager

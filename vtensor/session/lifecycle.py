@@ -11,11 +11,14 @@ only after all of it ended, by steps that may run twice, and where their start n
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
+from weakref import WeakSet
 
 import torch
 
@@ -42,12 +45,14 @@ from .adoption import say_what_is_older
 from .reserve import keep_free
 from .shelves import keep_shelves
 
-__all__ = ["active_config", "active_core", "ask", "end", "is_enabled", "resize"]
+__all__ = ["Block", "active_config", "active_core", "ask", "end", "enter", "is_enabled", "leave", "resize"]
 
 _lock = threading.RLock()
 _begun: Config | None = None  # the session that is there in whole or in part, as it is to be
 _active: Config | None = None  # the same as it is: None while it starts, and from the moment it begins to end
 _process = 0  # in which it began
+_blocks: WeakSet[Block] = WeakSet()
+_numbers = itertools.count()
 
 
 def _renew_lock() -> None:
@@ -102,6 +107,35 @@ def end() -> None:
             return
         _end()
     log.info("disabled")
+
+
+class Block:
+    """A ``with`` block that somebody is in; gone with its frame, whatever ended that."""
+
+    outer: Config | None = None
+    """Of the session around it; None: it ends the session."""
+    number = 0
+
+
+def enter(block: Block, begin: Callable[[], None]) -> None:
+    """`begin` asks for what the block wants."""
+    with _lock:
+        block.outer, block.number = _active, next(_numbers)  # also that of a process that forked this one
+        _blocks.add(block)
+        begin()
+
+
+def leave(block: Block, back: Callable[[int], None], end: Callable[[], None]) -> None:
+    """`back` asks for the budget around it, or `end` is called; if others are within it still, the oldest ends it."""
+    with _lock:
+        _blocks.discard(block)
+        if block.outer is not None:
+            if is_enabled():
+                back(block.outer.budget)
+        elif _blocks:
+            min(_blocks, key=lambda each: each.number).outer = None
+        else:
+            end()
 
 
 def resize(budget: int) -> None:
