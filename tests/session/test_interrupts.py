@@ -285,3 +285,14 @@ def test_the_core_is_loaded_by_the_next_call() -> None:
         assert interrupted(first_load, point)
         assert native.load().start is module.start, point
     print(f"load: {len(points)} points")
+
+
+def test_a_block_interrupted_before_it_begins_leaves_the_session_around_it() -> None:
+    def inner() -> None:
+        with vtensor.enabled(BUDGETS[1]):
+            pass
+
+    on()
+    first = next(point for point in points_of(inner) if point.code.co_name == "enter")
+    assert interrupted(inner, first)
+    assert vtensor.memory_stats()["budget_bytes"] == BUDGETS[0]

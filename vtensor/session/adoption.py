@@ -66,6 +66,7 @@ def _move_in(tensors: Iterable[torch.Tensor], config: Config) -> int:
         handles.update(id(tensor._base) for tensor in group.values())
     core = native.load()
     moved = stays = 0
+    _wait_for(config)  # whoever uses the old memory on other streams
     closed = core.close_eyes()  # to make it again, a copy would be kept of what was moved
     try:
         for group in sharing.values():
@@ -75,7 +76,6 @@ def _move_in(tensors: Iterable[torch.Tensor], config: Config) -> int:
                 stays += size
                 continue
             fresh = torch.empty(size, dtype=torch.uint8, device=first.device)
-            _wait_for(config)  # who used the old memory on other streams
             storage_of(fresh).copy_(old)
             core.swap_memory(first._cdata, fresh._cdata)
             moved += size

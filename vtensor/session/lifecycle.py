@@ -128,6 +128,8 @@ def enter(block: Block, begin: Callable[[], None]) -> None:
 def leave(block: Block, back: Callable[[int], None], end: Callable[[], None]) -> None:
     """`back` asks for the budget around it, or `end` is called; if others are within it still, the oldest ends it."""
     with _lock:
+        if block not in _blocks:  # interrupted before it was entered: it changed nothing
+            return
         _blocks.discard(block)
         if block.outer is not None:
             if is_enabled():
