@@ -7,6 +7,7 @@ namespace vt {
 
 namespace {
 constexpr double kFar = 0.5;  // as far as a plan may be off and be followed
+constexpr std::size_t kMostWatched = std::size_t{1} << 17;  // rows; three rounds are less
 }  // namespace
 
 double PlanRunner::misfit(const Plan& plan) const noexcept {
@@ -15,8 +16,25 @@ double PlanRunner::misfit(const Plan& plan) const noexcept {
   return farness(recorder_.allocated() + ahead.allocated, plan.allocated[birth]);
 }
 
-Finding PlanRunner::boundary(Engine& engine, bool timing) {
+void PlanRunner::watch(Engine& engine) {
+  begin_log(engine);
+  way_back_.forget();
+  watching_ = true;
+  followed_ = false;
+}
+
+Finding PlanRunner::come_round(Engine& engine) {
+  if (watching_ && active_ != nullptr) deviate(engine);
+  return end(engine, false, false);
+}
+
+Finding PlanRunner::end(Engine& engine, bool timing, bool told) {
   recorder_.end();
+  rounds_.ended(recorder_, told);
+  if (std::exchange(watching_, false)) {
+    recording_ = false;
+    ++number_;  // what was made in it is not from the iteration before
+  }
   Streams* streams = engine.streams();  // where there are some, they time rows
   const bool completed = active_ != nullptr && recorder_.rows() == active_->rows() && recorder_.hash() == active_->final_hash;
   const bool planned = recording_ && !recorder_.full() && completed && followed_;
@@ -27,8 +45,7 @@ Finding PlanRunner::boundary(Engine& engine, bool timing) {
     const bool looked = std::exchange(looks_, false);
     if (planned) {
       ++counters_.planned;
-      const auto mine = std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return p.get() == active_; });
-      std::rotate(mine, mine + 1, plans_.end());
+      plans_.completed(*active_);
       if (streams != nullptr) finding = look_again(*streams, looked && was_timed);
     } else {
       // One that came back and reached the plan's end goes on as planned.
@@ -36,14 +53,18 @@ Finding PlanRunner::boundary(Engine& engine, bool timing) {
       if (active_ != nullptr && !completed && !ended) deviate(engine);
     }
     // Where all places are taken a plan is only made of what no plan could be followed in.
-    const bool wanted = !has_plan() && (!planned || plans_.size() + incoming_.size() < kMostPlans);
-    if (wanted && !plans_.empty() && !asks_) {
+    const bool has_one = plans_.any([&](const Plan& plan) {
+      return plan.rows() == recorder_.rows() && plan.final_hash == recorder_.hash() &&
+             std::max(misfit(plan), farthest_) <= kNear;
+    });
+    const bool wanted = !has_one && (!planned || plans_.has_room());
+    if (wanted && !plans_.none() && !asks_) {
       asks_ = true;
     } else if (wanted) {
       if (streams == nullptr) recorder_.take_quicker_times(finished_);  // there only one of them was timed
-      const Sightings::Worth worth = sightings_.look(recorder_.hash(), was_timed, plans_.empty() && incoming_.empty());
+      const Sightings::Worth worth = sightings_.look(recorder_.hash(), was_timed, plans_.none_to_come());
       if (worth == Sightings::Worth::timing) {
-        timing_.begin(*streams, kMostPlans);
+        timing_.begin(*streams, Plans::kMost);
       } else if (worth == Sightings::Worth::analysing) {
         finding = Finding::telling;
         asks_ = false;
@@ -53,27 +74,30 @@ Finding PlanRunner::boundary(Engine& engine, bool timing) {
   }
   if (way_back_.plan() != nullptr) engine.forget_arrivals();
   way_back_.forget();
-  if (forget_) {
-    plans_.clear();
+  if (plans_.forgets()) {
     sightings_.forget();
     active_ = nullptr;
-    forget_ = false;
     if (engine.seats() != nullptr) engine.seats()->end();
   }
-  for (auto& plan : incoming_) {
-    std::erase_if(plans_, [&](const auto& old) {  // a better one of the same iteration
-      return old->final_hash == plan->final_hash && old->allocated.back() == plan->allocated.back();
-    });
-    if (plans_.size() >= kMostPlans) plans_.erase(plans_.begin());
-    // While there are places, the next that is of another size is worth analysing.
-    if (plans_.size() + 1 < kMostPlans) sightings_.planned(plan->final_hash);
-    plans_.push_back(std::move(plan));
-    ++counters_.installed;
+  if (const std::size_t installed = plans_.take_in(sightings_); installed > 0) {
+    counters_.installed += installed;
     active_ = nullptr;
   }
-  incoming_.clear();
-  if (active_ != nullptr && (plans_.back().get() != active_ || !followed_)) active_ = nullptr;
+  if (active_ != nullptr && (&plans_.first() != active_ || !followed_)) active_ = nullptr;
   const bool went_on = active_ != nullptr && active_->settled;
+  begin_log(engine);
+  followed_ = !plans_.none();
+  if (went_on) binding_.go_on();
+  if (followed_ && !went_on) {
+    activate(engine, plans_.first());
+    binding_.fill(*active_, active_->away, 0, active_->away.size(), out_now_);
+    engine.move_by_plan(out_now_, {});  // as the plan expects to find it
+    active_->seating.send_home(engine, binding_.present(), planned);
+  }
+  return finding;
+}
+
+void PlanRunner::begin_log(Engine& engine) {
   engine.living([&](std::span<Range* const> live) {
     recorder_.begin(++number_, live);
     binding_.begin(live);
@@ -83,18 +107,9 @@ Finding PlanRunner::boundary(Engine& engine, bool timing) {
   births_before_ = 0;
   due_.clear();
   recording_ = true;
-  followed_ = !plans_.empty();
   unlike_ = false;
   look_at_ = 1;
   farthest_ = 0;
-  if (went_on) binding_.go_on();
-  if (followed_ && !went_on) {
-    activate(engine, *plans_.back());
-    binding_.fill(*active_, active_->away, 0, active_->away.size(), out_now_);
-    engine.move_by_plan(out_now_, {});  // as the plan expects to find it
-    active_->seating.send_home(engine, binding_.present(), planned);
-  }
-  return finding;
 }
 
 // After an iteration that followed a plan, and was or was not looked at.
@@ -106,31 +121,19 @@ Finding PlanRunner::look_again(Streams& streams, bool looked) {
   return found ? Finding::telling : Finding::nothing;
 }
 
-void PlanRunner::install(std::unique_ptr<Plan> plan) {
-  plan->allocated = {0};
-  for (const std::uint32_t tensor : plan->births) plan->allocated.push_back(plan->allocated.back() + plan->bytes[tensor]);
-  incoming_.push_back(std::move(plan));
-}
-
-void PlanRunner::forget_plans() {
-  incoming_.clear();
-  forget_ = true;
-}
-
 void PlanRunner::reset() {
   recorder_ = Recorder{};
   finished_ = Recorder{};
-  recording_ = followed_ = asks_ = looks_ = false;
+  recording_ = watching_ = followed_ = asks_ = looks_ = false;
+  rounds_.forget();
   timing_.forget();
-  plans_.clear();
+  plans_ = {};
   active_ = nullptr;
   ahead_ = {};
   way_back_.forget();
   binding_.forget();
   sightings_.forget();
   counters_ = {};
-  incoming_.clear();
-  forget_ = false;
 }
 
 std::uint64_t PlanRunner::call(std::uint32_t first, Recorder::CallOf::Again again) {
@@ -138,24 +141,16 @@ std::uint64_t PlanRunner::call(std::uint32_t first, Recorder::CallOf::Again agai
   return timing_.took(recorder_, first);
 }
 
-bool PlanRunner::has_plan() const noexcept {
-  const auto fits = [&](const auto& plan) {
-    return plan->rows() == recorder_.rows() && plan->final_hash == recorder_.hash() &&
-           std::max(misfit(*plan), farthest_) <= kNear;
-  };
-  return std::any_of(plans_.begin(), plans_.end(), fits) || std::any_of(incoming_.begin(), incoming_.end(), fits);
-}
-
 std::uint32_t PlanRunner::row(Engine& engine, OpId op, Lane stream) {
-  if (recorder_.full()) {  // no training iteration: an evaluation without end, perhaps
-    recording_ = false;
+  if (recorder_.full() || (watching_ && recorder_.rows() >= kMostWatched)) {  // not an iteration
+    recording_ = watching_ = false;
     if (active_ != nullptr) deviate(engine);
     return kNone;
   }
   timing_.row(engine, stream);
   const StepId step = Steps::step(op, recorder_.births().size() - std::exchange(births_before_, recorder_.births().size()));
   const std::uint32_t row = recorder_.row(op);
-  counters_.rows += !plans_.empty();
+  counters_.rows += !plans_.none();
   if (active_ == nullptr && !rejoin(engine, row, step)) return row;
   const bool looks = unlike_ && recorder_.births().size() >= look_at_;
   if (looks || !active_->steps.is(ahead_.row(row), step)) {
@@ -199,7 +194,7 @@ void PlanRunner::go_on(Engine& engine) {
 bool PlanRunner::change_plan(Engine& engine, std::uint32_t row, StepId step) {
   const bool stays = active_->steps.is(ahead_.row(row), step);
   Plan* best = stays ? active_ : nullptr;
-  for (const auto& plan : plans_) {
+  for (const auto& plan : plans_.all()) {
     const bool fits = row < plan->rows() && plan->hash[row] == recorder_.hash();
     if (fits && (best == nullptr || misfit(*plan) < misfit(*best))) best = plan.get();
   }

@@ -1,8 +1,9 @@
 // Follows plans: starts the copies each row asks for, and notices when an iteration is not the one that was planned.
 //
-// Covers: the plans by what their iteration does, and how large it is; deviations, boundaries.
-// Leaves: which iterations are worth one (sightings.h), which tensor of a plan is which range (binding.h), where an iteration
-// finds back (way_back.h), moving chunks (Engine::move_by_plan), making plans (lgm/, called from vtensor/planning/planner.py).
+// Covers: following a plan, deviations, boundaries.
+// Leaves: which plans there are (plans.h), where iterations end that nobody tells of (rounds.h), which are worth a plan
+// (sightings.h), which tensor of a plan is which range (binding.h), where an iteration finds back (way_back.h), moving chunks
+// (Engine::move_by_plan), making plans (lgm/, called from vtensor/planning/planner.py).
 //
 // A plan knows its steps (steps.h): one comparison a row tells whether the iteration still is the planned one. If not, another
 // plan in which all before was the same takes over (another model, say); if there is none, the reactive policy does, until
@@ -18,8 +19,9 @@
 #include <vector>
 
 #include "iteration/binding.h"
-#include "iteration/plan.h"
+#include "iteration/plans.h"
 #include "iteration/recorder.h"
+#include "iteration/rounds.h"
 #include "iteration/sightings.h"
 #include "iteration/timing.h"
 #include "iteration/way_back.h"
@@ -47,20 +49,22 @@ enum class Finding : std::uint8_t {
 
 class PlanRunner {
  public:
-  static constexpr std::size_t kMostPlans = 16;
-
   // The calling thread ends an iteration of `engine` and begins the next, of which an ordered device keeps the moments at which
   // rows begin if `timing`; else it does where a plan may be made of it.
-  Finding boundary(Engine& engine, bool timing = false);
-  // A plan to be used from the next boundary on.
-  void install(std::unique_ptr<Plan> plan);
-  // All plans are forgotten at the next boundary (the budget changed).
-  void forget_plans();
+  Finding boundary(Engine& engine, bool timing = false) { return end(engine, timing, true); }
+  // Nothing is recorded, and something is away: from now on what happens is, to find out where iterations end.
+  void watch(Engine& engine);
+  // An iteration ends of which nobody told: a round, as rounds() knows.
+  Finding come_round(Engine& engine);
+  Rounds& rounds() noexcept { return rounds_; }
+  Plans& plans() noexcept { return plans_; }
   // Forgets plans and records, now.
   void reset();
 
   // What the thread that runs iterations does (torch_observer.cpp, managed.cpp).
   bool recording() const noexcept { return recording_; }
+  // Of the iteration that is under way.
+  Recorder& log() noexcept { return recorder_; }
   // `stream`: what the row is asked of, on an ordered device.
   std::uint32_t row(Engine& engine, OpId op, Lane stream = Lane::none);
   // Whether an operation that begins with this row will be run again.
@@ -76,22 +80,22 @@ class PlanRunner {
   std::vector<PlannedMove> take_due() { return std::exchange(due_, {}); }
   bool has_due() const noexcept { return !due_.empty(); }
   void go_on(Engine& engine);
-  std::uint32_t rows() const noexcept { return recorder_.rows(); }
-  void row_ends(std::uint32_t row) noexcept { recorder_.row_ends(row); }
-  void use(Range& range, const Use& use) { recorder_.use(range, use); }
+  void use(Range& range, const Use& use) {
+    if (recorder_.use(range, use) && rounds_.missed(recorder_)) watching_ = true;
+  }
   // Where a plan wants what is allocated next; it points into the plan.
   Wish wish() const;
   void born(Range& range);
   // Whether the addresses should stay mapped.
   bool died(Range& range) noexcept;
-  bool freed() const noexcept { return recorder_.freed(); }
-  void stall(std::uint64_t ns) noexcept { recorder_.stall(ns); }
 
   // The iteration that the last boundary ended.
   const Recorder& last() const noexcept { return finished_; }
   PlanCounters counters() const noexcept { return counters_; }
 
  private:
+  Finding end(Engine& engine, bool timing, bool told);
+  void begin_log(Engine& engine);
   Finding look_again(Streams& streams, bool looked);
   bool change_plan(Engine& engine, std::uint32_t row, StepId step);
   void activate(Engine& engine, Plan& plan);
@@ -101,23 +105,24 @@ class PlanRunner {
   void apart(Work work) {
     const auto begun = Clock::now();
     work();
-    stall(ns_since(begun));
+    recorder_.stall(ns_since(begun));
   }
   bool rejoin(Engine& engine, std::uint32_t row, StepId step);
   // How far a plan is from what was allocated so far: 0 is as planned. What allocates less than planned makes some moves too
   // many; what allocates more lacks some, which is worse.
   double misfit(const Plan& plan) const noexcept;
-  bool has_plan() const noexcept;
 
   Recorder recorder_;
   Recorder finished_;
   bool recording_ = false;
+  bool watching_ = false;                     // what is recorded is no iteration, and only to find out where they end
+  Rounds rounds_;
   Timing timing_;
   bool followed_ = false;                     // the whole iteration so far followed a plan
   bool asks_ = false;                         // one that no plan was near came, and it was not noted what could be run again
   bool looks_ = false;                        // it follows a plan, and another may be made of it (second_look.h)
   double farthest_ = 0;                       // misfit of the nearest plan, the largest so far
-  std::vector<std::unique_ptr<Plan>> plans_;  // the one completed last at the end
+  Plans plans_;
   Plan* active_ = nullptr;                    // the one that is followed now
   Ahead ahead_;                               // of the iteration
   WayBack way_back_;                          // from where it was left
@@ -130,8 +135,6 @@ class PlanRunner {
   std::vector<PlannedMove> out_now_, in_now_, drop_now_, due_;
   Sightings sightings_;                       // of iterations without a plan
   PlanCounters counters_;
-  std::vector<std::unique_ptr<Plan>> incoming_;
-  bool forget_ = false;
 };
 
 }  // namespace vt

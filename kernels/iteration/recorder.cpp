@@ -69,12 +69,13 @@ void Recorder::row_ends(std::uint32_t row) noexcept {
   if (row < rows_.size()) rows_[row].last = static_cast<std::uint32_t>(rows_.size() - 1);
 }
 
-void Recorder::use(Range& range, const Use& use) {
+bool Recorder::use(Range& range, const Use& use) {
   const std::uint32_t tensor = tensor_of(range);
-  if (tensor == kNone || rows_.empty()) return;  // made by another thread since the iteration began
+  if (tensor == kNone || rows_.empty()) return false;  // made by another thread since the iteration began
   const auto row = static_cast<std::uint32_t>(rows_.size() - 1);
   const std::uint32_t away = std::min<std::uint32_t>(range.missing.load(std::memory_order_relaxed), use.last - use.first);
   uses_.push_back({row, tensor, use.first, use.last, use.write, away});
+  return away > 0;
 }
 
 void Recorder::born(Range& range) {

@@ -72,7 +72,8 @@ class Recorder {
   // The next row. Pre: not full.
   std::uint32_t row(OpId op);
   void row_ends(std::uint32_t row) noexcept;
-  void use(Range& range, const Use& use);
+  // Whether something of it was away.
+  bool use(Range& range, const Use& use);
   void call(std::uint32_t first, CallOf::Again again) {
     if (first < rows_.size()) calls_.push_back({first, static_cast<std::uint32_t>(rows_.size() - 1), again});
   }

@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "iteration/operators.h"
@@ -13,6 +15,7 @@ namespace {
 
 PlanRunner* g_runner = new PlanRunner;        // never destroyed: threads may outlive statics
 std::mutex* g_runner_mutex = new std::mutex;  // guards it
+std::atomic<RoundEnded> g_round_ended{nullptr};
 
 // Nobody else may be inside the runner or the names while a process is copied. The registry's handlers, which hold the engines,
 // were registered first, so these come before them: the order in which the mutexes are always taken.
@@ -35,6 +38,12 @@ Finding end_iteration(Engine& engine, bool timing) {
   return g_runner->boundary(engine, timing);
 }
 
+void look_for_rounds(RoundEnded ended) {
+  std::lock_guard lock(*g_runner_mutex);
+  g_round_ended = ended;
+  g_runner->rounds().look(ended != nullptr);
+}
+
 void begin_recording() {
   static const int registered = pthread_atfork(before_fork, after_fork, [] {
     record_only(nullptr);  // nothing is recorded in a child
@@ -42,6 +51,7 @@ void begin_recording() {
   });
   (void)registered;
   std::lock_guard lock(*g_runner_mutex);
+  g_round_ended = nullptr;
   g_runner->reset();
 }
 
@@ -52,12 +62,12 @@ Recorder last_iteration() {
 
 void install_plan(std::unique_ptr<Plan> plan) {
   std::lock_guard lock(*g_runner_mutex);
-  g_runner->install(std::move(plan));
+  g_runner->plans().install(std::move(plan));
 }
 
 void forget_plans() {
   std::lock_guard lock(*g_runner_mutex);
-  g_runner->forget_plans();
+  g_runner->plans().forget();
 }
 
 PlanCounters plan_counters() {
@@ -73,6 +83,25 @@ Recording::Recording(const Thread& thread) : lock_(*g_runner_mutex, std::defer_l
 
 PlanRunner* Recording::operator->() const noexcept { return g_runner; }
 
+void may_come_round(const Recording& recording, Thread& thread, Engine& engine) {
+  const RoundEnded ended = g_round_ended.load(std::memory_order_relaxed);
+  const OpId op = thread.frames.back().id;
+  if (ended == nullptr || !recording->rounds().begins(recording->log(), op, thread.seen)) return;
+  if (engine.streams() != nullptr && thread.frames.back().stream == Lane::none) return;  // a graph is captured
+  // Not in the midst of another operation: that is one row, and perhaps run again.
+  const auto within = [](const Frame& frame) { return frame.row != kNone; };
+  if (thread.seen_call.frame != kNone || std::any_of(thread.frames.begin(), thread.frames.end(), within)) return;
+  ended(recording->come_round(engine));
+}
+
+void may_watch(Thread& thread, Engine& engine) {
+  if (g_round_ended.load(std::memory_order_relaxed) == nullptr || thread.remaking > 0 || in_forked_child()) return;
+  std::lock_guard lock(*g_runner_mutex);
+  if (!g_runner->rounds().looks() || g_runner->recording() || current_engine() != &engine) return;
+  record_only(&thread);
+  g_runner->watch(engine);
+}
+
 void begin_row(const Recording& recording, Thread& thread, Engine& engine, Lane stream) {
   static const OpId outside = operator_id("(outside operations)");
   static const OpId went_on = operator_id("(goes on)");
@@ -80,7 +109,7 @@ void begin_row(const Recording& recording, Thread& thread, Engine& engine, Lane 
     recording->row(engine, outside, stream);
   } else if (thread.frames.back().row == kNone) {
     thread.frames.back().row = recording->row(engine, thread.frames.back().id, stream);
-  } else if (recording->freed()) {
+  } else if (recording->log().freed()) {
     recording->row(engine, went_on, stream);
   }
   if (recording->has_due()) thread.due = recording->take_due();

@@ -18,6 +18,10 @@ namespace vt {
 // The calling thread ends an iteration and begins the next; from now on it is the one that is recorded, and
 // timed, as PlanRunner::boundary() says.
 Finding end_iteration(Engine& engine, bool timing = false);
+// Looks for where iterations end that nobody tells of, and tells `ended` of each, with the lock held and in any thread; nullptr:
+// does not look.
+using RoundEnded = void (*)(Finding finding) noexcept;
+void look_for_rounds(RoundEnded ended);
 // A new session: forgets plans and records of the one before. Pre: its engine is registered (registry.h).
 void begin_recording();
 // A copy of the iteration that ended last.
@@ -38,6 +42,11 @@ class Recording {
   std::unique_lock<std::mutex> lock_;
 };
 
+// The innermost operation under way begins, and uses thread.seen: where nobody tells of iterations, one may end before it. Pre:
+// the recording is not empty.
+void may_come_round(const Recording& recording, Thread& thread, Engine& engine);
+// The same, and thread.missing of it is away: what this thread does is watched from now on, if nothing is recorded.
+void may_watch(Thread& thread, Engine& engine);
 // The innermost operation under way uses managed memory: it is a row of the trace from now on. Pre: the recording is not empty.
 void begin_row(const Recording& recording, Thread& thread, Engine& engine, Lane stream);
 
@@ -50,7 +59,7 @@ class Stall {
   ~Stall() {
     if (!on_) return;
     const std::uint64_t ns = ns_since(begun_);
-    if (const Recording recording{thread_}) recording->stall(ns);
+    if (const Recording recording{thread_}) recording->log().stall(ns);
   }
   Stall(const Stall&) = delete;
   Stall& operator=(const Stall&) = delete;

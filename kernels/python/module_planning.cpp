@@ -5,6 +5,9 @@
 
 #include <pybind11/numpy.h>
 
+#include <atomic>
+#include <utility>
+
 #include "python/module.h"
 #include "process/registry.h"
 #include "iteration/operators.h"
@@ -50,6 +53,27 @@ std::vector<std::uint32_t> starts(const std::vector<std::uint32_t>& at, std::siz
   for (const std::uint32_t row : at) ++begins.at(std::size_t{row} + 1);
   for (std::size_t r = 0; r < rows; ++r) begins[r + 1] += begins[r];
   return begins;
+}
+
+// Who hears of rounds that end. That happens within an operation, in any thread, where no Python may run: it is told between two
+// lines of the program's, in its main thread. Never destroyed: it may outlive the interpreter.
+py::object* g_listener = nullptr;  // needs the interpreter's lock
+std::atomic<bool> g_waits{false}, g_telling{false};
+
+int tell_of_rounds(void*) noexcept {
+  g_waits = false;
+  const bool telling = g_telling.exchange(false);
+  if (g_listener == nullptr || g_listener->is_none()) return 0;
+  const py::object listener = *g_listener;  // it may be replaced meanwhile
+  PyObject* result = PyObject_CallFunctionObjArgs(listener.ptr(), telling ? Py_True : Py_False, nullptr);
+  if (result == nullptr) return -1;
+  Py_DECREF(result);
+  return 0;
+}
+
+void round_ended(Finding finding) noexcept {
+  g_telling = finding == Finding::telling;  // of the iteration that ended last
+  if (!g_waits.exchange(true) && Py_AddPendingCall(&tell_of_rounds, nullptr) != 0) g_waits = false;
 }
 
 }  // namespace
@@ -155,6 +179,14 @@ void bind_planning(py::module_& m) {
     if (engine == nullptr || !observing() || in_forked_child()) return false;
     py::gil_scoped_release unlocked;
     return end_iteration(*engine, timing) == Finding::telling;
+  });
+  // `listener(telling)` is called soon after an iteration ended of which nobody told; None: none is looked for.
+  m.def("hear_of_rounds", [](py::object listener) {
+    if (g_listener == nullptr) g_listener = new py::object(py::none());
+    *g_listener = std::move(listener);
+    const bool on = !g_listener->is_none();
+    py::gil_scoped_release unlocked;
+    look_for_rounds(on ? &round_ended : nullptr);
   });
   m.def("recorded_iteration", [] { return to_dict(last_iteration()); });
   m.def("install_plan", [](const py::dict& plan) { install_plan(plan_from(plan)); });

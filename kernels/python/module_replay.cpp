@@ -52,7 +52,7 @@ void bind_replay(py::module_& m) {
       .def("boundary", &Replay::boundary)
       .def("ordered", [](const Replay&) { return true; })
       .def("recorded_iteration", [](Replay& r) { return to_dict(r.runner().last()); })
-      .def("install_plan", [](Replay& r, const py::dict& plan) { r.runner().install(plan_from(plan)); })
+      .def("install_plan", [](Replay& r, const py::dict& plan) { r.runner().plans().install(plan_from(plan)); })
       .def("snapshot", [](Replay& r) { return to_dict(r.snapshot()); })
       .def_property_readonly("planned", [](Replay& r) { return r.runner().counters().planned; });
 }

@@ -100,7 +100,7 @@ void Replay::free(Range*& range, bool keep) {
 void Replay::replay(const Row& row) {
   device_->spend(launch_ns_);
   engine_->tick();
-  const bool sees = row.call && (runner_.sees(runner_.rows()) || runner_.asks());
+  const bool sees = row.call && (runner_.sees(runner_.log().rows()) || runner_.asks());
   runner_.row(*engine_, row.op, stream_);
   while (runner_.has_due()) {
     engine_->remake().bring(runner_.take_due());
@@ -139,8 +139,8 @@ void Replay::replay(const Row& row) {
     engine_->streams()->used_on(stream_, *use.range);
     engine_->unpin(use);
   }
-  for (const std::uint32_t ended : row.ends) runner_.row_ends(ended);
-  if (begun_call_ != nullptr && runner_.rows() == begun_call_->last + 1) end();
+  for (const std::uint32_t ended : row.ends) runner_.log().row_ends(ended);
+  if (begun_call_ != nullptr && runner_.log().rows() == begun_call_->last + 1) end();
   for (const std::size_t tensor : row.deaths) {
     if (live_[tensor] != nullptr) free(live_[tensor], runner_.died(*live_[tensor]));
   }

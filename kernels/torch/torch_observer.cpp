@@ -187,8 +187,10 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
     visit(thread, input, (written >> bit & 1) != 0, (traits.may_write >> bit & 1) != 0);
     ++index;
   }
+  if (!thread.missing.empty()) may_watch(thread, *engine);
   if (!thread.seen.empty()) {
     if (const Recording recording{thread}) {
+      may_come_round(recording, thread, *engine);
       begin_row(recording, thread, *engine, stream);
       for (const Use& use : thread.seen) recording->use(*use.range, use);
     }
@@ -236,7 +238,7 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
   if (frame.draws) Draws::end();
   if (thread.seen_call.frame == thread.frames.size()) call_ends(thread, thread.frames.size());
   if (frame.row != kNone && !frame.transparent) {
-    if (const Recording recording{thread}) recording->row_ends(frame.row);
+    if (const Recording recording{thread}) recording->log().row_ends(frame.row);
   }
   if (frame.stream != Lane::none) note_uses(thread, frame);
   if (frame.keeps) {

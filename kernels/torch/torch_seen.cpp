@@ -159,7 +159,7 @@ void note_call(Thread& thread, Engine& engine, const at::RecordFunction& functio
   if (what == Seeing::nothing) return;
   bool wanted = what == Seeing::all, asked = false;
   if (const Recording recording{thread}) {
-    seen.first_row = thread.frames.back().row != kNone ? thread.frames.back().row : recording->rows();
+    seen.first_row = thread.frames.back().row != kNone ? thread.frames.back().row : recording->log().rows();
     wanted |= recording->sees(seen.first_row);
     asked = what == Seeing::noted || recording->asks();
   }

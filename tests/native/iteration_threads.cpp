@@ -59,7 +59,7 @@ void operation(Engine& engine, const char* name, char* memory, Kernel kernel) {
   }
   const Frame frame = thread.frames.back();
   thread.frames.pop_back();
-  if (const Recording recording{thread}; recording && frame.row != kNone) recording->row_ends(frame.row);
+  if (const Recording recording{thread}; recording && frame.row != kNone) recording->log().row_ends(frame.row);
 }
 
 char* make(Engine& engine, char value) {

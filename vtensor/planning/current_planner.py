@@ -34,7 +34,10 @@ __all__ = [
 ]
 
 _planner: Planner | None = None
-_UNMARKED = "no iteration ended: that takes a step of a torch.optim optimizer, nine backward passes, or vtensor.step()"
+_UNMARKED = (
+    "no iteration ended: that takes a step of a torch.optim optimizer, nine backward passes, some rounds of a loop "
+    "that brings the same tensors back each time, or vtensor.step()"
+)
 
 
 def start_planner(config: Config, plan: lgm.Plan | None) -> Planner:
@@ -68,11 +71,12 @@ def current() -> Planner:
 
 
 def step() -> None:
-    """Mark the end of a training iteration.
+    """Mark the end of an iteration.
 
-    Only needed where neither a ``torch.optim`` optimizer marks it by its step nor, where there is none, a backward pass
-    by its end: inference loops, several passes in one iteration. Once called, these are not taken for iterations any
-    more. Does nothing if vtensor is not enabled, so that it can stay in a script.
+    Seldom needed: a step of a ``torch.optim`` optimizer marks one; where there is none, the end of a backward pass; and
+    in loops that do neither (inference, generation, an evaluation) vtensor finds after three rounds what comes round.
+    This says where, at once, if none of them is right: several passes in one iteration. Once called, the others are not
+    believed any more. Does nothing if vtensor is not enabled, so that it can stay in a script.
     """
     if (planner := _planner) is not None:
         planner.step()

@@ -50,6 +50,8 @@ class Planner:
         self._make = kinds.get(config.policy)  # of an iteration that is worth it (kernels/iteration/sightings.h)
         self._marked = False  # somebody calls step()
         self._inside = False  # of what is one iteration, whatever steps there are
+        self._rounds = False  # the core found where iterations end
+        self._noting = False  # that one ended
         self._marker = Marker()
         self.work = Background("vtensor-planner")
         self._alone = False  # no thread could be started
@@ -67,11 +69,14 @@ class Planner:
     def attach(self) -> None:
         """Take the end of an optimizer's step for the end of an iteration."""
         torch_optimizer.register_optimizer_step_post_hook(self._after_step)
+        if self._make is not None:
+            self.core.hear_of_rounds(self._round_ended)
         atexit.register(self._program_ends)
 
     def detach(self) -> None:
         """Undo :meth:`attach`, also in part, and wait for the analysis under way. May be repeated."""
         atexit.unregister(self._program_ends)
+        self.core.hear_of_rounds(None)
         # Not by the handle: an exception may come before it is kept.
         hooks = torch_optimizer._global_optimizer_post_hooks
         for key, hook in list(hooks.items()):
@@ -118,7 +123,7 @@ class Planner:
 
     @property
     def hears(self) -> bool:
-        return self._marked or self._marker.hears
+        return self._marked or self._marker.hears or self._rounds
 
     def step(self) -> None:
         self._marked = True
@@ -132,7 +137,20 @@ class Planner:
             self._boundary()
 
     def _boundary(self) -> None:
-        telling = self.core.boundary(self.wanted)
+        self._noting = True  # rounds, of which the core tells at any moment, are not noted meanwhile
+        try:
+            self._note(self.core.boundary(self.wanted))
+        finally:
+            self._noting = False
+
+    def _round_ended(self, telling: bool) -> None:
+        """The core found that an iteration ended of which nobody told (kernels/iteration/rounds.h)."""
+        self._rounds = True
+        if not self._noting and not self._inside:
+            with ours_only("a round went unnoticed"):
+                self._note(telling)
+
+    def _note(self, telling: bool) -> None:
         for listener in list(self.listeners):  # one may end its listening
             with ours_only("something at the end of an iteration was left out"):
                 listener()

@@ -1,0 +1,56 @@
+// Where iterations end that nobody tells of: batches of an evaluation or an inference, tokens of a generation.
+//
+// A loop whose tensors do not all fit brings the same ones back in each round. One operation on one of them, which comes once
+// a round, is the mark: an iteration ends before it.
+//
+// Covers: when it is worth looking for a mark, finding one, knowing it again.
+// Leaves: what happens there (plan_runner.h), who does tell (vtensor/planning/marker.py): then no mark counts, unless far more
+// was done since than such an iteration does, as in an evaluation between two epochs.
+// Thread-safety: none; recording.h guards it.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "iteration/recorder.h"
+
+namespace vt {
+
+// This operation, with this tensor.
+struct Mark {
+  OpId op;
+  std::uint64_t serial;
+};
+
+// A mark of the rounds in this log, at which as little as possible is alive that is made anew in each; nothing if there are not
+// three alike at its end, each of which uses half of what comes back again and again.
+std::optional<Mark> find_mark(const Recorder& log);
+
+class Rounds {
+ public:
+  // Whether to look for marks at all.
+  void look(bool on) noexcept { on_ = on; }
+  bool looks() const noexcept { return on_; }
+  // An operation of the iteration in this log found something away. True if a mark was just found.
+  bool missed(const Recorder& log);
+  // Whether a round begins with this operation on these, and nobody told of as many rows.
+  bool begins(const Recorder& log, OpId op, std::span<const Use> uses) const noexcept;
+  // The iteration in this log ended: as somebody told, or as a round began.
+  void ended(const Recorder& log, bool told) noexcept;
+  void forget() noexcept { *this = {}; }
+
+ private:
+  static constexpr std::size_t kFirstLook = 16;
+
+  bool counts(const Recorder& log) const noexcept;
+
+  bool on_ = false;
+  std::optional<Mark> mark_;
+  std::size_t misses_ = 0, look_at_ = kFirstLook;  // in this iteration; and when a mark is looked for
+  std::size_t round_ = 0;   // rows of the newest
+  bool heard_ = false;      // somebody told, at some time
+  std::size_t since_ = 0;   // rows since then, of rounds that ended
+  std::size_t usual_ = 0;   // rows of iterations somebody told of; 0 while that is not known
+};
+
+}  // namespace vt

@@ -1,0 +1,162 @@
+// Where iterations end that nobody tells of: logs of loops, and which mark is found in them.
+
+#include "iteration/rounds.h"
+
+#include <cstdint>
+#include <initializer_list>
+#include <list>
+#include <string>
+
+#include "check.h"
+#include "iteration/operators.h"
+
+using namespace vt;
+
+namespace {
+
+constexpr Bytes kBytes = 1 << 20;
+
+// A loop, as the runner sees it.
+struct Loop {
+  Loop() { log.begin(1, {}); }
+
+  Range& make(Bytes bytes = kBytes) {
+    Range& range = ranges.emplace_back();
+    range.bytes = bytes;
+    range.chunks = 1;
+    range.serial = ranges.size();
+    log.born(range);
+    return range;
+  }
+
+  // Returns whether a mark was found.
+  bool operation(const std::string& name, Range& range, bool away = true) {
+    const OpId op = operator_id(name.c_str());
+    if (rounds.begins(log, op, std::initializer_list<Use>{whole(range, false)})) {
+      ++came_round;
+      end(false);
+    }
+    log.row(op);
+    range.missing = away ? 1 : 0;
+    return log.use(range, whole(range, false)) && rounds.missed(log);
+  }
+
+  void end(bool told) {
+    rounds.ended(log, told);
+    std::vector<Range*> live;
+    for (Range& range : ranges) live.push_back(&range);
+    log.begin(++number, live);
+  }
+
+  Recorder log;
+  std::uint32_t number = 1;
+  Rounds rounds;
+  std::list<Range> ranges;  // as they do not move
+  int came_round = 0;
+};
+
+// Each layer makes something, and frees what the one before made.
+void forward(Loop& loop, const std::vector<Range*>& weights) {
+  Range* before = nullptr;
+  for (Range* weight : weights) {
+    loop.operation("linear", *weight);
+    Range& made = loop.make(before == nullptr ? kBytes / 2 : 4 * kBytes);
+    if (before != nullptr) loop.log.died(*before);
+    before = &made;
+  }
+  loop.log.died(*before);
+}
+
+std::vector<Range*> weights_of(Loop& loop, std::size_t layers) {
+  std::vector<Range*> weights;
+  for (std::size_t k = 0; k < layers; ++k) weights.push_back(&loop.make());
+  return weights;
+}
+
+}  // namespace
+
+TEST(a_loop_that_comes_round_is_cut_where_least_is_alive) {
+  Loop loop;
+  const auto weights = weights_of(loop, 10);
+  for (int k = 0; k < 2; ++k) forward(loop, weights);
+  CHECK(!find_mark(loop.log));  // two may be chance
+  loop.operation("linear", *weights[0]);
+  const auto mark = find_mark(loop.log);
+  CHECK(mark && mark->op == operator_id("linear") && mark->serial == weights[0]->serial);
+}
+
+TEST(nothing_is_found_in_what_does_not_come_back) {
+  Loop loop;
+  const auto weights = weights_of(loop, 10);
+  for (int k = 0; k < 5; ++k) {
+    for (Range* weight : weights) loop.operation("linear", *weight, k == 0);  // it fits
+  }
+  CHECK(!find_mark(loop.log));
+}
+
+TEST(a_loop_within_a_round_is_none) {
+  Loop loop;
+  const auto weights = weights_of(loop, 6);
+  Range& cell = loop.make();
+  for (int k = 0; k < 4; ++k) {
+    for (int step = 0; step < 8; ++step) loop.operation("cell", cell, step % 4 == 0);
+    for (Range* weight : weights) loop.operation("linear", *weight);
+  }
+  const auto mark = find_mark(loop.log);
+  CHECK(mark && mark->op == operator_id("linear"));
+}
+
+TEST(a_row_within_another_operation_is_no_mark) {
+  Loop loop;
+  const auto weights = weights_of(loop, 2);
+  for (int k = 0; k < 4; ++k) {
+    loop.operation("outer", *weights[0]);
+    const std::uint32_t outer = loop.log.rows() - 1;
+    loop.operation("inner", *weights[1]);
+    loop.log.row_ends(outer);
+  }
+  const auto mark = find_mark(loop.log);
+  CHECK(mark && mark->op == operator_id("outer"));
+}
+
+TEST(rounds_end_until_somebody_tells_of_iterations) {
+  Loop loop;
+  loop.rounds.look(true);
+  const auto weights = weights_of(loop, 10);
+  for (int k = 0; k < 10; ++k) forward(loop, weights);
+  CHECK(loop.came_round >= 5);
+  loop.end(true);
+  const int before = loop.came_round;
+  for (int k = 0; k < 20; ++k) {  // two batches each
+    forward(loop, weights);
+    forward(loop, weights);
+    loop.end(true);
+  }
+  CHECK(loop.came_round == before);
+  for (int k = 0; k < 20; ++k) forward(loop, weights);  // an evaluation
+  CHECK(loop.came_round >= before + 12);
+  loop.end(true);
+  forward(loop, weights);
+  forward(loop, weights);
+  loop.end(true);
+  CHECK(loop.came_round <= before + 20);
+}
+
+TEST(another_loop_gets_a_mark_of_its_own) {
+  Loop loop;
+  loop.rounds.look(true);
+  const auto first = weights_of(loop, 10), second = weights_of(loop, 30);
+  for (int k = 0; k < 10; ++k) forward(loop, first);
+  const int before = loop.came_round;
+  for (int k = 0; k < 10; ++k) forward(loop, second);
+  CHECK(loop.came_round >= before + 5 && loop.came_round <= before + 10);
+}
+
+TEST(nobody_who_does_not_look_finds_anything) {
+  Loop loop;
+  const auto weights = weights_of(loop, 10);
+  for (int k = 0; k < 10; ++k) forward(loop, weights);
+  CHECK(loop.came_round == 0);
+}
+
+int main() { return run_native_tests(); }
