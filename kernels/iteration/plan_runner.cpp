@@ -17,21 +17,20 @@ double PlanRunner::misfit(const Plan& plan) const noexcept {
 }
 
 void PlanRunner::watch(Engine& engine) {
-  begin_log(engine);
+  if (way_back_.plan() != nullptr) engine.forget_arrivals();
   way_back_.forget();
-  watching_ = true;
-  followed_ = false;
-}
-
-Finding PlanRunner::come_round(Engine& engine) {
-  if (watching_ && active_ != nullptr) deviate(engine);
-  return end(engine, false, false);
+  begin_log(engine);
+  rounds_.begin();
+  watches_ = true;
+  followed_ = several_ = false;
 }
 
 Finding PlanRunner::end(Engine& engine, bool timing, bool told) {
   recorder_.end();
-  rounds_.ended(recorder_, told);
-  if (std::exchange(watching_, false)) {
+  rounds_.ended(recorder_, told, recording_ && !watches_);
+  const bool watched = std::exchange(watches_, false), several = std::exchange(several_, false) && !told;
+  if (watched || several) {
+    if (active_ != nullptr) deviate(engine);
     recording_ = false;
     ++number_;  // what was made in it is not from the iteration before
   }
@@ -124,7 +123,7 @@ Finding PlanRunner::look_again(Streams& streams, bool looked) {
 void PlanRunner::reset() {
   recorder_ = Recorder{};
   finished_ = Recorder{};
-  recording_ = watching_ = followed_ = asks_ = looks_ = false;
+  recording_ = watches_ = several_ = followed_ = asks_ = looks_ = false;
   rounds_.forget();
   timing_.forget();
   plans_ = {};
@@ -142,15 +141,14 @@ std::uint64_t PlanRunner::call(std::uint32_t first, Recorder::CallOf::Again agai
 }
 
 std::uint32_t PlanRunner::row(Engine& engine, OpId op, Lane stream) {
-  if (recorder_.full() || (watching_ && recorder_.rows() >= kMostWatched)) {  // not an iteration
-    recording_ = watching_ = false;
+  if (recorder_.full() || (watches_ && recorder_.rows() >= kMostWatched)) {  // no iteration: an evaluation without end, perhaps
     if (active_ != nullptr) deviate(engine);
-    return kNone;
+    watch(engine);
   }
   timing_.row(engine, stream);
   const StepId step = Steps::step(op, recorder_.births().size() - std::exchange(births_before_, recorder_.births().size()));
   const std::uint32_t row = recorder_.row(op);
-  counters_.rows += !plans_.none();
+  counters_.rows += !plans_.none() && !watches_;
   if (active_ == nullptr && !rejoin(engine, row, step)) return row;
   const bool looks = unlike_ && recorder_.births().size() >= look_at_;
   if (looks || !active_->steps.is(ahead_.row(row), step)) {

@@ -52,10 +52,10 @@ class PlanRunner {
   // The calling thread ends an iteration of `engine` and begins the next, of which an ordered device keeps the moments at which
   // rows begin if `timing`; else it does where a plan may be made of it.
   Finding boundary(Engine& engine, bool timing = false) { return end(engine, timing, true); }
-  // Nothing is recorded, and something is away: from now on what happens is, to find out where iterations end.
+  // The same, of an iteration of which nobody told: a round, as rounds() knows.
+  Finding come_round(Engine& engine, bool timing = false) { return end(engine, timing, false); }
+  // Something is away, and nobody told yet: what happens from now on is logged, to find out where iterations end.
   void watch(Engine& engine);
-  // An iteration ends of which nobody told: a round, as rounds() knows.
-  Finding come_round(Engine& engine);
   Rounds& rounds() noexcept { return rounds_; }
   Plans& plans() noexcept { return plans_; }
   // Forgets plans and records, now.
@@ -72,7 +72,7 @@ class PlanRunner {
     return active_ != nullptr && ahead_.row(row) < active_->sees.size() && active_->sees[ahead_.row(row)] != 0;
   }
   // Whether a plan may be made of the iteration, which should know what could be run again.
-  bool asks() const noexcept { return !followed_ || asks_ || looks_; }
+  bool asks() const noexcept { return !watches_ && (!followed_ || asks_ || looks_); }
   // A call that began with this row ends. Returns what it took when an iteration was timed last, if that was one like this; else
   // 0.
   std::uint64_t call(std::uint32_t first, Recorder::CallOf::Again again);
@@ -81,7 +81,7 @@ class PlanRunner {
   bool has_due() const noexcept { return !due_.empty(); }
   void go_on(Engine& engine);
   void use(Range& range, const Use& use) {
-    if (recorder_.use(range, use) && rounds_.missed(recorder_)) watching_ = true;
+    if (recorder_.use(range, use) && rounds_.found_after_miss(recorder_)) several_ = true;
   }
   // Where a plan wants what is allocated next; it points into the plan.
   Wish wish() const;
@@ -115,7 +115,8 @@ class PlanRunner {
   Recorder recorder_;
   Recorder finished_;
   bool recording_ = false;
-  bool watching_ = false;                     // what is recorded is no iteration, and only to find out where they end
+  bool watches_ = false;                      // the log began in the midst of an iteration: none is to be planned by it
+  bool several_ = false;                      // rounds are in it, unless somebody tells otherwise
   Rounds rounds_;
   Timing timing_;
   bool followed_ = false;                     // the whole iteration so far followed a plan

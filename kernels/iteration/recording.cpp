@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <utility>
 
 #include "iteration/operators.h"
@@ -16,6 +17,21 @@ namespace {
 PlanRunner* g_runner = new PlanRunner;        // never destroyed: threads may outlive statics
 std::mutex* g_runner_mutex = new std::mutex;  // guards it
 std::atomic<RoundEnded> g_round_ended{nullptr};
+std::atomic<bool> g_time_rounds{false}, g_told{false};
+
+// Counts what other threads miss while the recorded one does nothing.
+class Strangers {
+ public:
+  // Whether it has done nothing for long. Its log has so many rows.
+  bool outlast(std::uint32_t rows) noexcept {
+    if (std::exchange(rows_, rows) != rows) misses_ = 0;
+    return ++misses_ >= kMany;
+  }
+
+ private:
+  static constexpr std::uint32_t kMany = 32;
+  std::uint32_t rows_ = 0, misses_ = 0;
+} g_strangers;
 
 // Nobody else may be inside the runner or the names while a process is copied. The registry's handlers, which hold the engines,
 // were registered first, so these come before them: the order in which the mutexes are always taken.
@@ -35,12 +51,14 @@ Finding end_iteration(Engine& engine, bool timing) {
   std::lock_guard lock(*g_runner_mutex);
   if (current_engine() != &engine) return Finding::nothing;  // another thread ended the session meanwhile
   record_only(&this_thread());
+  g_told = true;
   return g_runner->boundary(engine, timing);
 }
 
-void look_for_rounds(RoundEnded ended) {
+void look_for_rounds(RoundEnded ended, bool timing) {
   std::lock_guard lock(*g_runner_mutex);
   g_round_ended = ended;
+  g_time_rounds = timing;
   g_runner->rounds().look(ended != nullptr);
 }
 
@@ -52,6 +70,7 @@ void begin_recording() {
   (void)registered;
   std::lock_guard lock(*g_runner_mutex);
   g_round_ended = nullptr;
+  g_told = false;
   g_runner->reset();
 }
 
@@ -83,21 +102,26 @@ Recording::Recording(const Thread& thread) : lock_(*g_runner_mutex, std::defer_l
 
 PlanRunner* Recording::operator->() const noexcept { return g_runner; }
 
-void may_come_round(const Recording& recording, Thread& thread, Engine& engine) {
-  const RoundEnded ended = g_round_ended.load(std::memory_order_relaxed);
-  const OpId op = thread.frames.back().id;
-  if (ended == nullptr || !recording->rounds().begins(recording->log(), op, thread.seen)) return;
-  if (engine.streams() != nullptr && thread.frames.back().stream == Lane::none) return;  // a graph is captured
+std::optional<Finding> may_come_round(const Recording& recording, Thread& thread, Engine& engine) {
+  const Frame& begins = thread.frames.back();
+  if (!recording->rounds().begins(recording->log(), begins.id, thread.seen)) return std::nullopt;
+  if (engine.streams() != nullptr && begins.stream == Lane::none) return std::nullopt;  // a graph is captured
   // Not in the midst of another operation: that is one row, and perhaps run again.
   const auto within = [](const Frame& frame) { return frame.row != kNone; };
-  if (thread.seen_call.frame != kNone || std::any_of(thread.frames.begin(), thread.frames.end(), within)) return;
-  ended(recording->come_round(engine));
+  const bool noted = thread.seen_call.first_row != kNone || thread.seen_call.step != nullptr;
+  if (noted || std::any_of(thread.frames.begin(), thread.frames.end(), within)) return std::nullopt;
+  return recording->come_round(engine, g_time_rounds);
+}
+
+void tell_round(Finding finding) noexcept {
+  if (const RoundEnded ended = g_round_ended.load()) ended(finding);
 }
 
 void may_watch(Thread& thread, Engine& engine) {
-  if (g_round_ended.load(std::memory_order_relaxed) == nullptr || thread.remaking > 0 || in_forked_child()) return;
+  if (recorded(thread) || thread.remaking > 0 || g_round_ended.load(std::memory_order_relaxed) == nullptr) return;
+  if (g_told.load(std::memory_order_relaxed) || in_forked_child()) return;
   std::lock_guard lock(*g_runner_mutex);
-  if (!g_runner->rounds().looks() || g_runner->recording() || current_engine() != &engine) return;
+  if (current_engine() != &engine || (anybody_recorded() && !g_strangers.outlast(g_runner->log().rows()))) return;
   record_only(&thread);
   g_runner->watch(engine);
 }

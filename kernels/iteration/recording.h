@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "base/clock.h"
 #include "iteration/plan_runner.h"
@@ -18,10 +19,10 @@ namespace vt {
 // The calling thread ends an iteration and begins the next; from now on it is the one that is recorded, and
 // timed, as PlanRunner::boundary() says.
 Finding end_iteration(Engine& engine, bool timing = false);
-// Looks for where iterations end that nobody tells of, and tells `ended` of each, with the lock held and in any thread; nullptr:
-// does not look.
+// Looks for where iterations end that nobody tells of, and tells `ended` of each, in any thread; nullptr: does not look.
+// `timing`: as of PlanRunner::boundary().
 using RoundEnded = void (*)(Finding finding) noexcept;
-void look_for_rounds(RoundEnded ended);
+void look_for_rounds(RoundEnded ended, bool timing = false);
 // A new session: forgets plans and records of the one before. Pre: its engine is registered (registry.h).
 void begin_recording();
 // A copy of the iteration that ended last.
@@ -42,10 +43,12 @@ class Recording {
   std::unique_lock<std::mutex> lock_;
 };
 
-// The innermost operation under way begins, and uses thread.seen: where nobody tells of iterations, one may end before it. Pre:
-// the recording is not empty.
-void may_come_round(const Recording& recording, Thread& thread, Engine& engine);
-// The same, and thread.missing of it is away: what this thread does is watched from now on, if nothing is recorded.
+// The innermost operation under way begins, and uses thread.seen: where nobody tells of iterations, one may end before it. Then
+// tell_round() must be called, without the recording. Pre: the recording is not empty.
+std::optional<Finding> may_come_round(const Recording& recording, Thread& thread, Engine& engine);
+void tell_round(Finding finding) noexcept;
+// The innermost operation under way begins, and misses something: what this thread does is watched from now on, if nobody is
+// recorded, or who is does nothing, and nobody told of an iteration yet.
 void may_watch(Thread& thread, Engine& engine);
 // The innermost operation under way uses managed memory: it is a row of the trace from now on. Pre: the recording is not empty.
 void begin_row(const Recording& recording, Thread& thread, Engine& engine, Lane stream);

@@ -1,6 +1,7 @@
 #include "iteration/rounds.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <unordered_map>
 #include <utility>
@@ -10,21 +11,44 @@ namespace vt {
 
 namespace {
 
-constexpr std::size_t kMostCandidates = 512;  // a layer or two would do
+constexpr std::size_t kMostTried = 512;
+constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
-// Tensors that came back again and again, and live.
+// Tensors that came back again and again, and live; and their uses, in order.
 struct Returning {
-  explicit Returning(const Recorder& log) : times(log.tensors().size(), 0) {
+  struct Used {
+    std::uint32_t row, tensor;
+    std::size_t before;  // the use of the same tensor before it; kNever: none
+  };
+
+  explicit Returning(const Recorder& log) : log_(log) {
+    const auto& tensors = log.tensors();
+    std::vector<std::uint32_t> times(tensors.size(), 0);
     for (const auto& use : log.uses()) times[use.tensor] += use.away > 0;
-    for (std::size_t t = 0; t < times.size(); ++t) {
-      if (log.tensors()[t].died >= 0 || times[t] < 2) times[t] = 0;
-      if (times[t] != 0) bytes += log.tensors()[t].bytes;
+    const auto returns = [&](std::size_t t) { return tensors[t].died < 0 && times[t] >= 2; };
+    for (std::size_t t = 0; t < tensors.size(); ++t) bytes_ += returns(t) ? tensors[t].bytes : 0;
+    if (bytes_ == 0) return;
+    std::vector<std::size_t> newest(tensors.size(), kNever);
+    for (const auto& use : log.uses()) {
+      if (returns(use.tensor)) used.push_back({use.row, use.tensor, std::exchange(newest[use.tensor], used.size())});
     }
   }
-  bool has(std::uint32_t tensor) const noexcept { return times[tensor] != 0; }
 
-  std::vector<std::uint32_t> times;  // by tensor; 0: it is none
-  Bytes bytes = 0;                   // of all
+  // Whether half of them is used in [from, to).
+  bool half_used(std::size_t from, std::size_t to) const {
+    Bytes bytes = 0;
+    for (std::size_t k = from; k < to; ++k) {
+      const bool first = used[k].before == kNever || used[k].before < from;
+      if (first) bytes += log_.tensors()[used[k].tensor].bytes;
+    }
+    return 2 * bytes >= bytes_;
+  }
+
+  std::vector<Used> used;
+
+ private:
+  const Recorder& log_;
+  Bytes bytes_ = 0;
 };
 
 // By row, bytes alive as it begins that were made and freed within the log.
@@ -50,65 +74,65 @@ std::vector<bool> nested_rows(const Recorder& log) {
   return nested;
 }
 
+// An operation on one of them, again and again.
+struct Recurring {
+  std::size_t first;                    // use
+  std::array<std::size_t, 3> last = {};  // the newest, oldest first
+  std::size_t times = 0;
+  Bytes alive = 0;  // at the first two of those, of what is made in a round
+};
+
+std::vector<Recurring> recurring(const Recorder& log, const Returning& returning) {
+  const std::vector<bool> nested = nested_rows(log);
+  const auto& used = returning.used;
+  std::unordered_map<std::uint64_t, Recurring> known;
+  for (std::size_t k = 0; k < used.size(); ++k) {
+    if (nested[used[k].row]) continue;
+    const std::uint64_t key = Recorder::mix(log.all_rows()[used[k].row].op, used[k].tensor);
+    Recurring& one = known.try_emplace(key, Recurring{k}).first->second;
+    if (one.times > 0 && used[one.last[2]].row == used[k].row) continue;  // twice in one operation
+    one.last = {one.last[1], one.last[2], k};
+    ++one.times;
+  }
+  const std::vector<Bytes> passing = passing_bytes(log);
+  std::vector<Recurring> found;
+  for (auto& [key, one] : known) {
+    if (one.times < one.last.size()) continue;
+    one.alive = std::max(passing[used[one.last[0]].row], passing[used[one.last[1]].row]);
+    found.push_back(one);
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Recurring& a, const Recurring& b) { return std::pair(a.alive, a.first) < std::pair(b.alive, b.first); });
+  if (found.size() > kMostTried) found.resize(kMostTried);
+  return found;
+}
+
 }  // namespace
 
 std::optional<Mark> find_mark(const Recorder& log) {
   const Returning returning(log);
-  if (returning.bytes == 0) return std::nullopt;
-  const std::vector<bool> nested = nested_rows(log);
-  // Their uses, in order; by use, the one before it of the same tensor; by operation and tensor, where they are.
-  struct Used {
-    std::uint32_t row, tensor;
-    std::size_t before;
-  };
-  constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
-  std::vector<Used> used;
-  std::vector<std::size_t> newest(log.tensors().size(), kNever);
-  std::unordered_map<std::uint64_t, std::size_t> number;
-  std::vector<std::vector<std::size_t>> places;  // by candidate, in the order in which they first came
-  for (const auto& use : log.uses()) {
-    if (!returning.has(use.tensor)) continue;
-    used.push_back({use.row, use.tensor, std::exchange(newest[use.tensor], used.size())});
-    if (nested[use.row]) continue;
-    const auto [found, fresh] = number.emplace(Recorder::mix(log.all_rows()[use.row].op, use.tensor), places.size());
-    if (fresh && places.size() == kMostCandidates) {
-      number.erase(found);
-      continue;
-    }
-    if (fresh) places.emplace_back();
-    std::vector<std::size_t>& mine = places[found->second];
-    if (mine.empty() || used[mine.back()].row != use.row) mine.push_back(used.size() - 1);
+  const auto& used = returning.used;
+  for (const Recurring& one : recurring(log, returning)) {
+    const auto [a, b, c] = one.last;
+    const std::uint32_t rows = used[b].row - used[a].row, again = used[c].row - used[b].row;
+    const bool alike = std::max(rows, again) <= 2 * std::min(rows, again);
+    if (!alike || !returning.half_used(a, b) || !returning.half_used(b, c)) continue;
+    return Mark{log.all_rows()[used[c].row].op, log.tensors()[used[c].tensor].serial, std::min(rows, again)};
   }
-  const auto covers = [&](std::size_t from, std::size_t to) {
-    Bytes bytes = 0;
-    for (std::size_t k = from; k < to; ++k) {
-      const bool first = used[k].before == kNever || used[k].before < from;
-      if (first) bytes += log.tensors()[used[k].tensor].bytes;
-    }
-    return 2 * bytes >= returning.bytes;
-  };
-  const std::vector<Bytes> passing = passing_bytes(log);
-  std::optional<Mark> best;
-  Bytes least = 0;
-  for (const std::vector<std::size_t>& mine : places) {
-    if (mine.size() < 3) continue;
-    const std::size_t a = mine[mine.size() - 3], b = mine[mine.size() - 2], c = mine.back();
-    const std::uint32_t one = used[b].row - used[a].row, other = used[c].row - used[b].row;
-    if (std::max(one, other) > 2 * std::min(one, other) || !covers(a, b) || !covers(b, c)) continue;
-    const Bytes alive = std::max(passing[used[a].row], passing[used[b].row]);
-    if (best && alive >= least) continue;
-    least = alive;
-    best = Mark{log.all_rows()[used[c].row].op, log.tensors()[used[c].tensor].serial};
-  }
-  return best;
+  return std::nullopt;
+}
+
+void Rounds::begin() noexcept {
+  misses_ = 0;
+  look_at_ = kFirstLook;
 }
 
 // Whether marks do.
 bool Rounds::counts(const Recorder& log) const noexcept {
-  return on_ && (!heard_ || (usual_ > 0 && since_ + log.rows() > 2 * usual_));
+  return on_ && (!heard_ || since_ + log.rows() > (usual_ > 0 ? 2 * usual_ : kLong));
 }
 
-bool Rounds::missed(const Recorder& log) {
+bool Rounds::found_after_miss(const Recorder& log) {
   if (++misses_ < look_at_ || !counts(log) || log.rows() < 2 * round_) return false;
   look_at_ = 2 * misses_;
   const std::optional<Mark> found = find_mark(log);
@@ -117,17 +141,21 @@ bool Rounds::missed(const Recorder& log) {
 }
 
 bool Rounds::begins(const Recorder& log, OpId op, std::span<const Use> uses) const noexcept {
-  if (!mark_ || mark_->op != op || !counts(log)) return false;
+  if (!mark_ || mark_->op != op || 2 * log.rows() < mark_->rows || !counts(log)) return false;
   return std::any_of(uses.begin(), uses.end(), [&](const Use& use) { return use.range->serial == mark_->serial; });
 }
 
-void Rounds::ended(const Recorder& log, bool told) noexcept {
-  if (told && heard_ && since_ == 0) usual_ = std::max<std::size_t>(log.rows(), usual_ - usual_ / 8);
-  if (!told) round_ = log.rows();
-  since_ = told ? 0 : since_ + log.rows();
-  heard_ = heard_ || told;
-  misses_ = 0;
-  look_at_ = kFirstLook;
+void Rounds::ended(const Recorder& log, bool told, bool whole) noexcept {
+  since_ += log.rows();
+  if (told) {
+    if (whole && whole_) usual_ = std::max(std::min(since_, std::exchange(before_, since_)), usual_ - usual_ / 8);
+    heard_ = whole_ = true;
+    since_ = 0;
+  } else {
+    round_ = log.rows();
+    whole_ = whole_ && whole;
+  }
+  begin();
 }
 
 }  // namespace vt

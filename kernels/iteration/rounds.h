@@ -20,37 +20,42 @@ namespace vt {
 struct Mark {
   OpId op;
   std::uint64_t serial;
+  std::uint32_t rows;  // of a round
 };
 
 // A mark of the rounds in this log, at which as little as possible is alive that is made anew in each; nothing if there are not
-// three alike at its end, each of which uses half of what comes back again and again.
+// three alike at its end, in each of which half of what comes back again and again is used.
 std::optional<Mark> find_mark(const Recorder& log);
 
 class Rounds {
  public:
   // Whether to look for marks at all.
   void look(bool on) noexcept { on_ = on; }
-  bool looks() const noexcept { return on_; }
-  // An operation of the iteration in this log found something away. True if a mark was just found.
-  bool missed(const Recorder& log);
+  // A log begins in the midst of something.
+  void begin() noexcept;
+  // An operation of the iteration in this log found something away. Looks for a mark now and then; true if there is one now.
+  bool found_after_miss(const Recorder& log);
   // Whether a round begins with this operation on these, and nobody told of as many rows.
   bool begins(const Recorder& log, OpId op, std::span<const Use> uses) const noexcept;
-  // The iteration in this log ended: as somebody told, or as a round began.
-  void ended(const Recorder& log, bool told) noexcept;
+  // The iteration in this log ended: as somebody told, or as a round began. `whole`: nothing of it is missing.
+  void ended(const Recorder& log, bool told, bool whole) noexcept;
   void forget() noexcept { *this = {}; }
 
  private:
   static constexpr std::size_t kFirstLook = 16;
+  static constexpr std::size_t kLong = std::size_t{1} << 14;  // rows, where it is not known what is usual
 
   bool counts(const Recorder& log) const noexcept;
 
   bool on_ = false;
   std::optional<Mark> mark_;
-  std::size_t misses_ = 0, look_at_ = kFirstLook;  // in this iteration; and when a mark is looked for
+  std::size_t misses_ = 0, look_at_ = kFirstLook;  // in this log; and when a mark is looked for
   std::size_t round_ = 0;   // rows of the newest
   bool heard_ = false;      // somebody told, at some time
   std::size_t since_ = 0;   // rows since then, of rounds that ended
-  std::size_t usual_ = 0;   // rows of iterations somebody told of; 0 while that is not known
+  bool whole_ = false;      // since then
+  std::size_t before_ = 0;  // rows between the last two times
+  std::size_t usual_ = 0;   // rows that two of those in a row have; 0 while that is not known
 };
 
 }  // namespace vt

@@ -9,7 +9,7 @@ namespace vt {
 
 namespace {
 
-std::atomic<const Thread*> g_recorded{nullptr};  // the thread that ended an iteration last
+std::atomic<const Thread*> g_recorded{nullptr};  // the thread whose iterations are recorded
 
 std::atomic<std::size_t> g_working{0};
 
@@ -71,6 +71,8 @@ const char* operation_name(const Thread& thread) noexcept {
 bool recorded(const Thread& thread) noexcept {
   return g_recorded.load(std::memory_order_relaxed) == &thread && thread.remaking == 0;
 }
+
+bool anybody_recorded() noexcept { return g_recorded.load(std::memory_order_relaxed) != nullptr; }
 
 void record_only(const Thread* thread) noexcept { g_recorded = thread; }
 

@@ -103,6 +103,7 @@ const char* operation_name(const Thread& thread) noexcept;
 
 // Whether the thread's iterations are recorded: a hint, as another thread may end one at any moment and become the recorded one.
 bool recorded(const Thread& thread) noexcept;
+bool anybody_recorded() noexcept;
 // From now on those of this one are, and no other's; of none if null.
 void record_only(const Thread* thread) noexcept;
 // The program of the calling thread goes on in another: that is recorded from now on if this was. Pre: it lives, and is not

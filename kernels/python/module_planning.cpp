@@ -63,8 +63,9 @@ std::atomic<bool> g_waits{false}, g_telling{false};
 int tell_of_rounds(void*) noexcept {
   g_waits = false;
   const bool telling = g_telling.exchange(false);
-  if (g_listener == nullptr || g_listener->is_none()) return 0;
+  if (g_listener == nullptr || g_listener->is_none() || in_forked_child()) return 0;
   const py::object listener = *g_listener;  // it may be replaced meanwhile
+  const Stall stall(this_thread());         // it is no computing of the round that has begun
   PyObject* result = PyObject_CallFunctionObjArgs(listener.ptr(), telling ? Py_True : Py_False, nullptr);
   if (result == nullptr) return -1;
   Py_DECREF(result);
@@ -72,7 +73,7 @@ int tell_of_rounds(void*) noexcept {
 }
 
 void round_ended(Finding finding) noexcept {
-  g_telling = finding == Finding::telling;  // of the iteration that ended last
+  if (finding == Finding::telling) g_telling = true;
   if (!g_waits.exchange(true) && Py_AddPendingCall(&tell_of_rounds, nullptr) != 0) g_waits = false;
 }
 
@@ -180,14 +181,19 @@ void bind_planning(py::module_& m) {
     py::gil_scoped_release unlocked;
     return end_iteration(*engine, timing) == Finding::telling;
   });
-  // `listener(telling)` is called soon after an iteration ended of which nobody told; None: none is looked for.
-  m.def("hear_of_rounds", [](py::object listener) {
-    if (g_listener == nullptr) g_listener = new py::object(py::none());
-    *g_listener = std::move(listener);
-    const bool on = !g_listener->is_none();
-    py::gil_scoped_release unlocked;
-    look_for_rounds(on ? &round_ended : nullptr);
-  });
+  // `listener(telling)` is called soon after an iteration ended of which nobody told, or several did; None: none is looked for.
+  // `timing`: as of boundary().
+  m.def(
+      "hear_of_rounds",
+      [](py::object listener, bool timing) {
+        if (g_listener == nullptr) g_listener = new py::object(py::none());
+        *g_listener = std::move(listener);
+        g_telling = false;
+        const bool on = !g_listener->is_none();
+        py::gil_scoped_release unlocked;
+        look_for_rounds(on ? &round_ended : nullptr, timing);
+      },
+      py::arg("listener"), py::arg("timing") = false);
   m.def("recorded_iteration", [] { return to_dict(last_iteration()); });
   m.def("install_plan", [](const py::dict& plan) { install_plan(plan_from(plan)); });
   m.def("forget_plans", &forget_plans);

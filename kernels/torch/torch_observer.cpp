@@ -11,6 +11,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "process/fault_handler.h"
@@ -189,12 +190,14 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   }
   if (!thread.missing.empty()) may_watch(thread, *engine);
   if (!thread.seen.empty()) {
+    std::optional<Finding> round;
     if (const Recording recording{thread}) {
-      may_come_round(recording, thread, *engine);
+      round = may_come_round(recording, thread, *engine);
       begin_row(recording, thread, *engine, stream);
       for (const Use& use : thread.seen) recording->use(*use.range, use);
     }
     thread.seen.clear();
+    if (round) tell_round(*round);
   }
   if (engine->remake().doubts() && thread.remaking == 0) {
     const Meanwhile aside(thread);

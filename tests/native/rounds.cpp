@@ -38,11 +38,11 @@ struct Loop {
     }
     log.row(op);
     range.missing = away ? 1 : 0;
-    return log.use(range, whole(range, false)) && rounds.missed(log);
+    return log.use(range, whole(range, false)) && rounds.found_after_miss(log);
   }
 
   void end(bool told) {
-    rounds.ended(log, told);
+    rounds.ended(log, told, true);
     std::vector<Range*> live;
     for (Range& range : ranges) live.push_back(&range);
     log.begin(++number, live);
@@ -75,14 +75,40 @@ std::vector<Range*> weights_of(Loop& loop, std::size_t layers) {
 
 }  // namespace
 
-TEST(a_loop_that_comes_round_is_cut_where_least_is_alive) {
+TEST(three_rounds_are_told_from_two) {
   Loop loop;
   const auto weights = weights_of(loop, 10);
   for (int k = 0; k < 2; ++k) forward(loop, weights);
   CHECK(!find_mark(loop.log));  // two may be chance
   loop.operation("linear", *weights[0]);
   const auto mark = find_mark(loop.log);
-  CHECK(mark && mark->op == operator_id("linear") && mark->serial == weights[0]->serial);
+  CHECK(mark && mark->op == operator_id("linear") && mark->serial == weights[0]->serial && mark->rows == 10);
+}
+
+TEST(a_loop_is_cut_where_least_of_what_it_makes_is_alive) {
+  for (const std::size_t narrow : {0, 4, 7}) {  // before this layer only little is
+    Loop loop;
+    const auto weights = weights_of(loop, 10);
+    Range* before = nullptr;
+    for (int k = 0; k < 40; ++k) {
+      const std::size_t layer = static_cast<std::size_t>(k) % weights.size();
+      loop.operation("linear", *weights[layer]);
+      Range& made = loop.make((layer + 1) % weights.size() == narrow ? kBytes / 2 : 4 * kBytes);
+      if (before != nullptr) loop.log.died(*before);
+      before = &made;
+    }
+    const auto mark = find_mark(loop.log);
+    CHECK(mark && mark->serial == weights[narrow]->serial);
+  }
+}
+
+TEST(a_mark_may_come_after_any_number_of_others) {
+  Loop loop;
+  const auto weights = weights_of(loop, 2000);
+  for (Range* weight : weights) loop.operation("copy_", *weight);  // as they are loaded
+  for (int k = 0; k < 3; ++k) forward(loop, weights);
+  const auto mark = find_mark(loop.log);
+  CHECK(mark && mark->op == operator_id("linear"));
 }
 
 TEST(nothing_is_found_in_what_does_not_come_back) {
@@ -110,8 +136,10 @@ TEST(a_row_within_another_operation_is_no_mark) {
   Loop loop;
   const auto weights = weights_of(loop, 2);
   for (int k = 0; k < 4; ++k) {
+    Range& made = loop.make();  // alive as the outer one begins, so that the inner one would be the better mark
     loop.operation("outer", *weights[0]);
     const std::uint32_t outer = loop.log.rows() - 1;
+    loop.log.died(made);
     loop.operation("inner", *weights[1]);
     loop.log.row_ends(outer);
   }
@@ -140,6 +168,46 @@ TEST(rounds_end_until_somebody_tells_of_iterations) {
   forward(loop, weights);
   loop.end(true);
   CHECK(loop.came_round <= before + 20);
+}
+
+TEST(more_batches_a_step_become_usual) {
+  Loop loop;
+  loop.rounds.look(true);
+  const auto weights = weights_of(loop, 10);
+  for (int k = 0; k < 10; ++k) forward(loop, weights);
+  for (int k = 0; k < 10; ++k) {
+    forward(loop, weights);
+    loop.end(true);
+  }
+  const auto steps_of_six = [&] {
+    const int before = loop.came_round;
+    for (int k = 0; k < 6; ++k) forward(loop, weights);
+    loop.end(true);
+    return loop.came_round - before;
+  };
+  CHECK(steps_of_six() > 0);  // one may be an evaluation
+  steps_of_six();
+  CHECK(steps_of_six() == 0 && steps_of_six() == 0);
+}
+
+TEST(what_is_told_once_is_not_believed_for_ever) {
+  Loop loop;
+  loop.rounds.look(true);
+  const auto weights = weights_of(loop, 10);
+  loop.end(true);
+  for (int k = 0; k < 2500; ++k) forward(loop, weights);
+  CHECK(loop.came_round > 100);
+}
+
+TEST(a_mark_that_comes_more_often_than_its_rounds_ends_few) {
+  Loop loop;
+  loop.rounds.look(true);
+  const auto weights = weights_of(loop, 20);
+  for (int k = 0; k < 10; ++k) forward(loop, weights);
+  const int before = loop.came_round;
+  CHECK(before >= 5);
+  for (int k = 0; k < 100; ++k) loop.operation("linear", *weights[0], false);
+  CHECK(loop.came_round - before <= 11);
 }
 
 TEST(another_loop_gets_a_mark_of_its_own) {

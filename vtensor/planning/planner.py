@@ -1,6 +1,6 @@
 """Plans in a running program: when an iteration ends, when one is worth a plan, and the thread that waits for it.
 
-Covers: finding iterations by optimizer steps or by :func:`vtensor.step`, what is analysed (for a plan, or for what
+Covers: finding iterations by optimizer steps, by :func:`vtensor.step`, or as the core does, what is analysed (for a plan, or for what
 ``policy="delta"`` brings in time), telling those who listen.
 Leaves: which planner is the session's (``current_planner``), whose steps end iterations (``marker``), recorded
 iterations as files (``traces``), the analysis (``analysis``, :mod:`lgm`), of which device (``speeds``), plans for the
@@ -50,8 +50,7 @@ class Planner:
         self._make = kinds.get(config.policy)  # of an iteration that is worth it (kernels/iteration/sightings.h)
         self._marked = False  # somebody calls step()
         self._inside = False  # of what is one iteration, whatever steps there are
-        self._rounds = False  # the core found where iterations end
-        self._noting = False  # that one ended
+        self._noting = False  # what the end of an iteration says
         self._marker = Marker()
         self.work = Background("vtensor-planner")
         self._alone = False  # no thread could be started
@@ -67,10 +66,9 @@ class Planner:
         self._figures: dict[str, Any] = {}  # of the core, at the last boundary
 
     def attach(self) -> None:
-        """Take the end of an optimizer's step for the end of an iteration."""
+        """Take the end of an optimizer's step for the end of an iteration, and hear of those that the core finds."""
         torch_optimizer.register_optimizer_step_post_hook(self._after_step)
-        if self._make is not None:
-            self.core.hear_of_rounds(self._round_ended)
+        self._listen_to_rounds()
         atexit.register(self._program_ends)
 
     def detach(self) -> None:
@@ -86,7 +84,17 @@ class Planner:
             abandon()
             self.work.stop()
 
+    def record(self) -> None:
+        """Somebody wants a trace, of a round, too."""
+        self.wanted = True
+        self._listen_to_rounds()
+
+    def _listen_to_rounds(self) -> None:
+        if self._make is not None or self.wanted:
+            self.core.hear_of_rounds(self._round_ended, self.wanted)
+
     def _program_ends(self) -> None:
+        self.core.hear_of_rounds(None)
         if os.getpid() == self._process:
             abandon()
             self.work.end()
@@ -123,7 +131,7 @@ class Planner:
 
     @property
     def hears(self) -> bool:
-        return self._marked or self._marker.hears or self._rounds
+        return self._marked or self._marker.hears or bool(self.core.plan_counters()["iterations"])
 
     def step(self) -> None:
         self._marked = True
@@ -137,20 +145,27 @@ class Planner:
             self._boundary()
 
     def _boundary(self) -> None:
-        self._noting = True  # rounds, of which the core tells at any moment, are not noted meanwhile
-        try:
+        with self._alone_noting():
             self._note(self.core.boundary(self.wanted))
+
+    @contextmanager
+    def _alone_noting(self) -> Iterator[None]:
+        """Rounds, of which the core tells between any two lines, are not noted meanwhile."""
+        self._noting = True
+        try:
+            yield
         finally:
             self._noting = False
 
     def _round_ended(self, telling: bool) -> None:
-        """The core found that an iteration ended of which nobody told (kernels/iteration/rounds.h)."""
-        self._rounds = True
-        if not self._noting and not self._inside:
-            with ours_only("a round went unnoticed"):
-                self._note(telling)
+        """Hear from the core that iterations ended of which nobody told (kernels/iteration/rounds.h)."""
+        if self._noting or self._inside or torch.compiler.is_compiling():
+            return
+        with ours_only("a round went unnoticed"), self._alone_noting():
+            self._note(telling)
 
     def _note(self, telling: bool) -> None:
+        """Of several that ended since, the newest is looked at."""
         for listener in list(self.listeners):  # one may end its listening
             with ours_only("something at the end of an iteration was left out"):
                 listener()
@@ -162,6 +177,8 @@ class Planner:
             raw = self.core.recorded_iteration()
             if not len(raw["op_name"]):
                 self.why_not = _ELSEWHERE
+                return
+            if not raw["took"]:  # on a GPU, where another round ended meanwhile, which was not timed
                 return
             device = found_device(self.config, before, now, raw["stalls"] / 1e9)
             self._forgotten_when_begun = self._forgotten

@@ -36,7 +36,7 @@ def record() -> None:
         If vtensor is not enabled.
     """
     planner = current()
-    planner.wanted = True
+    planner.record()
     planner.core.observe()
     if not is_verifying() and planner.config.leaving == "copy":  # else all is seen anyway
         planner.core.see("noted")  # a trace says what could be made again
@@ -75,7 +75,7 @@ def recorded_trace(**meta: Any) -> lgm.Trace:
     if not len(raw["op_name"]):
         first = "" if current().wanted else "call vtensor.record() first, then "
         raise RuntimeError(
-            f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step or "
+            f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step, or "
             "vtensor.step()"
         )
     return _with_calls(trace_of(raw, **meta), newest_plan())
