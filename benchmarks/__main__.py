@@ -53,6 +53,7 @@ CASES = {
     "L1": ("batches each of another length", lengths.run),
     "L2": ("iterations that differ: experts without tokens, layers left out", lambda: unlike.run(link_here())),
     "L3": ("loops without training: inference, generation, evaluations", lambda: loops.run(link_here())),
+    "L3m": ("the first of those on modelled GPUs", loops.modelled),
     "E1": ("the largest batches on modelled GPUs", devices.run),
     "G2": ("padding and unmanaged memory at the sizes of small GPUs", padding.run),
     "M1": ("real memory with a spill file", steps.spill),

@@ -1,19 +1,28 @@
-"""L3: loops that neither train nor tell where an iteration ends: inference, generation, evaluations between epochs."""
+"""L3: loops that neither train nor tell where an iteration ends: inference, generation, evaluations between epochs.
+
+And what such an inference would take on a GPU, by arithmetic (L3m).
+"""
 
 from __future__ import annotations
 
 import multiprocessing
+import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+import lgm
 import vtensor
+from lgm.fitting import GPUS, on_gpu
+from lgm.iteration import analyze_lifetimes
 from vtensor.demo.worker import digest
 
+from .modelled import COSTS, replay
 from .record import Row, write
 
 _WARM = 6
@@ -132,3 +141,40 @@ def run(link: float) -> None:
         f"Loops of which nobody tells where an iteration ends (L3), half of the peak, sums of turns after the "
         f"{_WARM}th: a batch of inference, a generation of 8 tokens, 2 steps of training and 16 evaluated batches.",
     )
+
+
+def _record(path: str) -> None:
+    """A batch of the inference."""
+    vtensor.enable(0.6, device="cpu")
+    vtensor.record()
+    turn = _inference()
+    for number in range(4):
+        turn(number)
+        vtensor.step()
+    vtensor.save_trace(path)
+
+
+def modelled() -> None:
+    """BERT-base's inference in bf16, batches of 8, 32 and 128 samples, on modelled GPUs."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = multiprocessing.get_context("spawn").Process(target=_record, args=(path := f"{folder}/trace.npz",))
+        process.start()
+        process.join()
+        recorded = lgm.load_trace(Path(path))
+    rows: list[Row] = []
+    for gpu in ("rtx3060-laptop", "h100"):
+        for times in (1, 4, 16):
+            trace, speed = on_gpu(recorded, GPUS[gpu], "bf16", times, chunk_bytes=2 << 20), GPUS[gpu].link
+            peak = analyze_lifetimes(trace).peak
+            plain = replay(trace, 4 * peak, speed, COSTS, plan=False).seconds
+            for share in (0.75, 0.5):
+                lru = replay(trace, int(peak * share), speed, COSTS, plan=False)
+                plan = replay(trace, int(peak * share), speed, COSTS, plan=True, recompute="auto")
+                rows.append({
+                    "gpu": GPUS[gpu].title, "samples": 8 * times, "peak (MiB)": 2 * peak, "budget": f"{share:.0%}",
+                    "batch (ms)": round(plain * 1e3, 1), "lru / plain": round(lru.seconds / plain, 2),
+                    "plan / plain": round(plan.seconds / plain, 2),
+                    "predicted / plain": round(plan.predicted / plain, 2),
+                })  # fmt: skip
+                print(rows[-1], flush=True)
+    write("loops_modelled", rows, "BERT-base's inference in bf16 on modelled GPUs (L3m): by arithmetic, no clock.")

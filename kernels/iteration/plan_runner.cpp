@@ -145,7 +145,7 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Lane stream) {
     if (active_ != nullptr) deviate(engine);
     watch(engine);
   }
-  timing_.row(engine, stream);
+  if (!watches_) timing_.row(engine, stream);
   const StepId step = Steps::step(op, recorder_.births().size() - std::exchange(births_before_, recorder_.births().size()));
   const std::uint32_t row = recorder_.row(op);
   counters_.rows += !plans_.none() && !watches_;

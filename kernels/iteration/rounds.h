@@ -43,7 +43,7 @@ class Rounds {
 
  private:
   static constexpr std::size_t kFirstLook = 16;
-  static constexpr std::size_t kLong = std::size_t{1} << 14;  // rows, where it is not known what is usual
+  static constexpr std::size_t kLong = std::size_t{1} << 15;  // rows, where it is not known what is usual
 
   bool counts(const Recorder& log) const noexcept;
 

@@ -247,6 +247,25 @@ def test_disable_brings_everything_back() -> None:
         assert torch.equal(tensor.cpu(), torch.full((MIB,), float(i)))
 
 
+def test_an_inference_of_which_nobody_tells_is_planned() -> None:
+    """Its weights are twice the budget (kernels/iteration/rounds.h)."""
+
+    def program() -> Any:
+        layers = [nn.Linear(2048, 2048).cuda() for _ in range(12)]
+        made = []
+        with torch.no_grad():
+            for _ in range(40):
+                x = torch.randn(64, 2048, device="cuda")
+                for layer in layers:
+                    x = torch.tanh(layer(x))
+                made.append(x.sum(0).cpu())
+                wait_for_plan()
+        return made
+
+    (run,) = check_identity(program, (0.5,), ample=8 << 30, **SMALL, overdraw=True)
+    assert run["planned_iterations"] >= 20
+
+
 def _steps(count: int, step: Callable[[], None]) -> int:
     before = vtensor.memory_stats()["host_waits"]
     for _ in range(count):

@@ -195,7 +195,7 @@ TEST(what_is_told_once_is_not_believed_for_ever) {
   loop.rounds.look(true);
   const auto weights = weights_of(loop, 10);
   loop.end(true);
-  for (int k = 0; k < 2500; ++k) forward(loop, weights);
+  for (int k = 0; k < 4000; ++k) forward(loop, weights);
   CHECK(loop.came_round > 100);
 }
 
