@@ -144,7 +144,7 @@ class Measuring:
             _say(
                 "no whole iteration with tensors that would be managed was seen, so there is no answer"
                 f"{f', and {self._path} was not written' if self._path else ''}. Each ends with an optimizer's step or "
-                "vtensor.step() (call that where nothing is trained), and the first is not taken: let it go on some more"
+                "vtensor.step() (call that where nothing is trained), and the first is not taken: let it run longer"
             )
             return
         self._say_how()

@@ -1,7 +1,7 @@
 """Plans in a running program: when an iteration ends, when one is worth a plan, and the thread that waits for it.
 
-Covers: finding iterations by optimizer steps, by :func:`vtensor.step`, or as the core does, what is analysed (for a plan, or for what
-``policy="delta"`` brings in time), telling those who listen.
+Covers: finding iterations by optimizer steps, by :func:`vtensor.step`, or as the core does, what is analysed (for a
+plan, or for what ``policy="delta"`` brings in time), telling those who listen.
 Leaves: which planner is the session's (``current_planner``), whose steps end iterations (``marker``), recorded
 iterations as files (``traces``), the analysis (``analysis``, :mod:`lgm`), of which device (``speeds``), plans for the
 core (``plans``), following a plan (``kernels/iteration/plan_runner.h``).
