@@ -40,6 +40,11 @@ Finding PlanRunner::end(Engine& engine, bool timing, bool told) {
   const bool was_timed = timing_.ends(engine, recorder_, planned, timing);
   ++counters_.iterations;
   Finding finding = Finding::nothing;
+  if (recording_ && !told) {
+    const bool mostly_planned = 2 * (counters_.planned_rows - planned_before_) > recorder_.rows();
+    rounds_.judge(mostly_planned || recorder_.hash() == finished_.hash());
+  }
+  planned_before_ = counters_.planned_rows;
   if (recording_ && !recorder_.full()) {
     const bool looked = std::exchange(looks_, false);
     if (planned) {
@@ -133,6 +138,7 @@ void PlanRunner::reset() {
   binding_.forget();
   sightings_.forget();
   counters_ = {};
+  planned_before_ = 0;
 }
 
 std::uint64_t PlanRunner::call(std::uint32_t first, Recorder::CallOf::Again again) {

@@ -130,6 +130,7 @@ class PlanRunner {
   std::size_t births_before_ = 0;             // the newest row
   bool unlike_ = false;                       // something allocated has another size than in the active plan
   std::size_t look_at_ = 1;                   // allocations after which a plan that is nearer is looked for
+  std::uint64_t planned_before_ = 0;          // rows, when it began
   std::uint32_t number_ = 0;                  // of the iteration; never one twice, as tags outlive sessions
   Binding binding_{recorder_};
   std::uint32_t next_ = 0, until_ = 0;        // planned rows that are yet to be begun: [next_, until_)

@@ -14,41 +14,54 @@ namespace {
 constexpr std::size_t kMostTried = 512;
 constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
-// Tensors that came back again and again, and live; and their uses, in order.
+// Parts of tensors that came back again and again, and live; and their uses, in order. (Parts: layers may lie in one tensor.)
 struct Returning {
+  struct Piece {
+    std::uint32_t tensor, first, last;
+    std::uint32_t times = 0;       // it was away
+    std::size_t newest = kNever;   // use
+  };
   struct Used {
-    std::uint32_t row, tensor;
-    std::size_t before;  // the use of the same tensor before it; kNever: none
+    std::uint32_t row, piece;
+    std::size_t before;  // the use of the same piece before it; kNever: none
   };
 
-  explicit Returning(const Recorder& log) : log_(log) {
+  explicit Returning(const Recorder& log) {
     const auto& tensors = log.tensors();
-    std::vector<std::uint32_t> times(tensors.size(), 0);
-    for (const auto& use : log.uses()) times[use.tensor] += use.away > 0;
-    const auto returns = [&](std::size_t t) { return tensors[t].died < 0 && times[t] >= 2; };
-    for (std::size_t t = 0; t < tensors.size(); ++t) bytes_ += returns(t) ? tensors[t].bytes : 0;
-    if (bytes_ == 0) return;
-    std::vector<std::size_t> newest(tensors.size(), kNever);
+    std::unordered_map<std::uint64_t, std::uint32_t> number;
+    const auto piece_of = [&](const Recorder::UseOf& use) {
+      const std::uint64_t key = Recorder::mix(Recorder::mix(use.tensor, use.first), use.last);
+      const auto [found, fresh] = number.try_emplace(key, static_cast<std::uint32_t>(pieces.size()));
+      if (fresh) pieces.push_back({use.tensor, use.first, use.last});
+      return found->second;
+    };
     for (const auto& use : log.uses()) {
-      if (returns(use.tensor)) used.push_back({use.row, use.tensor, std::exchange(newest[use.tensor], used.size())});
+      if (tensors[use.tensor].died < 0) pieces[piece_of(use)].times += use.away > 0;
+    }
+    for (const Piece& piece : pieces) all_ += piece.times >= 2 ? piece.last - piece.first : 0;
+    if (all_ == 0) return;
+    for (const auto& use : log.uses()) {
+      if (tensors[use.tensor].died >= 0) continue;
+      const std::uint32_t piece = piece_of(use);
+      if (pieces[piece].times >= 2) used.push_back({use.row, piece, std::exchange(pieces[piece].newest, used.size())});
     }
   }
 
   // Whether half of them is used in [from, to).
   bool half_used(std::size_t from, std::size_t to) const {
-    Bytes bytes = 0;
+    std::size_t vtensors = 0;
     for (std::size_t k = from; k < to; ++k) {
       const bool first = used[k].before == kNever || used[k].before < from;
-      if (first) bytes += log_.tensors()[used[k].tensor].bytes;
+      if (first) vtensors += pieces[used[k].piece].last - pieces[used[k].piece].first;
     }
-    return 2 * bytes >= bytes_;
+    return 2 * vtensors >= all_;
   }
 
+  std::vector<Piece> pieces;
   std::vector<Used> used;
 
  private:
-  const Recorder& log_;
-  Bytes bytes_ = 0;
+  std::size_t all_ = 0;  // vTensors
 };
 
 // By row, bytes alive as it begins that were made and freed within the log.
@@ -88,7 +101,7 @@ std::vector<Recurring> recurring(const Recorder& log, const Returning& returning
   std::unordered_map<std::uint64_t, Recurring> known;
   for (std::size_t k = 0; k < used.size(); ++k) {
     if (nested[used[k].row]) continue;
-    const std::uint64_t key = Recorder::mix(log.all_rows()[used[k].row].op, used[k].tensor);
+    const std::uint64_t key = Recorder::mix(log.all_rows()[used[k].row].op, used[k].piece);
     Recurring& one = known.try_emplace(key, Recurring{k}).first->second;
     if (one.times > 0 && used[one.last[2]].row == used[k].row) continue;  // twice in one operation
     one.last = {one.last[1], one.last[2], k};
@@ -117,14 +130,16 @@ std::optional<Mark> find_mark(const Recorder& log) {
     const std::uint32_t rows = used[b].row - used[a].row, again = used[c].row - used[b].row;
     const bool alike = std::max(rows, again) <= 2 * std::min(rows, again);
     if (!alike || !returning.half_used(a, b) || !returning.half_used(b, c)) continue;
-    return Mark{log.all_rows()[used[c].row].op, log.tensors()[used[c].tensor].serial, std::min(rows, again)};
+    const Returning::Piece& piece = returning.pieces[used[c].piece];
+    const std::uint64_t serial = log.tensors()[piece.tensor].serial;
+    return Mark{log.all_rows()[used[c].row].op, serial, piece.first, piece.last, std::min(rows, again)};
   }
   return std::nullopt;
 }
 
 void Rounds::begin() noexcept {
   misses_ = 0;
-  look_at_ = kFirstLook;
+  look_at_ = first_look_;
 }
 
 // Whether marks do.
@@ -137,12 +152,23 @@ bool Rounds::found_after_miss(const Recorder& log) {
   look_at_ = 2 * misses_;
   const std::optional<Mark> found = find_mark(log);
   if (found) mark_ = found;
+  if (found) credit_ = kCredit;
   return found.has_value();
 }
 
 bool Rounds::begins(const Recorder& log, OpId op, std::span<const Use> uses) const noexcept {
   if (!mark_ || mark_->op != op || 2 * log.rows() < mark_->rows || !counts(log)) return false;
-  return std::any_of(uses.begin(), uses.end(), [&](const Use& use) { return use.range->serial == mark_->serial; });
+  return std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+    return use.range->serial == mark_->serial && use.first == mark_->first && use.last == mark_->last;
+  });
+}
+
+void Rounds::judge(bool alike) noexcept {
+  credit_ = alike ? std::min(credit_ + 1, kCredit) : credit_ - 1;
+  if (!mark_ || credit_ > 0) return;
+  mark_ = std::nullopt;
+  first_look_ = std::min(first_look_ * 64, std::size_t{1} << 30);
+  begin();
 }
 
 void Rounds::ended(const Recorder& log, bool told, bool whole) noexcept {

@@ -16,10 +16,11 @@
 
 namespace vt {
 
-// This operation, with this tensor.
+// This operation, with vTensors [first, last) of this tensor.
 struct Mark {
   OpId op;
   std::uint64_t serial;
+  std::uint32_t first, last;
   std::uint32_t rows;  // of a round
 };
 
@@ -37,19 +38,25 @@ class Rounds {
   bool found_after_miss(const Recorder& log);
   // Whether a round begins with this operation on these, and nobody told of as many rows.
   bool begins(const Recorder& log, OpId op, std::span<const Use> uses) const noexcept;
+  // A round ended that was or was not like the one before, or its plan: where none are, as in a loop in another order each time,
+  // no plan helps, and the mark is given up.
+  void judge(bool alike) noexcept;
   // The iteration in this log ended: as somebody told, or as a round began. `whole`: nothing of it is missing.
   void ended(const Recorder& log, bool told, bool whole) noexcept;
   void forget() noexcept { *this = {}; }
 
  private:
   static constexpr std::size_t kFirstLook = 16;
+  static constexpr int kCredit = 32;
   static constexpr std::size_t kLong = std::size_t{1} << 15;  // rows, where it is not known what is usual
 
   bool counts(const Recorder& log) const noexcept;
 
   bool on_ = false;
   std::optional<Mark> mark_;
+  std::size_t first_look_ = kFirstLook;
   std::size_t misses_ = 0, look_at_ = kFirstLook;  // in this log; and when a mark is looked for
+  int credit_ = 0;          // of the mark: so many more rounds that are not alike, and it is given up
   std::size_t round_ = 0;   // rows of the newest
   bool heard_ = false;      // somebody told, at some time
   std::size_t since_ = 0;   // rows since then, of rounds that ended

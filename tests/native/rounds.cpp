@@ -31,14 +31,19 @@ struct Loop {
 
   // Returns whether a mark was found.
   bool operation(const std::string& name, Range& range, bool away = true) {
+    return operation(name, whole(range, false), away);
+  }
+
+  bool operation(const std::string& name, const Use& use, bool away = true) {
     const OpId op = operator_id(name.c_str());
-    if (rounds.begins(log, op, std::initializer_list<Use>{whole(range, false)})) {
+    if (rounds.begins(log, op, std::initializer_list<Use>{use})) {
+      rounds.judge(alike);
       ++came_round;
       end(false);
     }
     log.row(op);
-    range.missing = away ? 1 : 0;
-    return log.use(range, whole(range, false)) && rounds.found_after_miss(log);
+    use.range->missing = away ? 1 : 0;
+    return log.use(*use.range, use) && rounds.found_after_miss(log);
   }
 
   void end(bool told) {
@@ -53,6 +58,7 @@ struct Loop {
   Rounds rounds;
   std::list<Range> ranges;  // as they do not move
   int came_round = 0;
+  bool alike = true;        // rounds are
 };
 
 // Each layer makes something, and frees what the one before made.
@@ -100,6 +106,20 @@ TEST(a_loop_is_cut_where_least_of_what_it_makes_is_alive) {
     const auto mark = find_mark(loop.log);
     CHECK(mark && mark->serial == weights[narrow]->serial);
   }
+}
+
+TEST(layers_that_lie_in_one_tensor_are_told_apart) {
+  Loop loop;
+  Range& stacked = loop.make(20 * kBytes);
+  stacked.chunks = 20;
+  for (int k = 0; k < 3; ++k) {
+    for (std::uint32_t layer = 0; layer < 20; ++layer) {
+      loop.operation("linear", Use{&stacked, layer, layer + 1, false, false});
+      loop.log.died(loop.make(layer == 6 ? kBytes / 2 : kBytes));
+    }
+  }
+  const auto mark = find_mark(loop.log);
+  CHECK(mark && mark->last == mark->first + 1 && mark->rows == 20);
 }
 
 TEST(a_mark_may_come_after_any_number_of_others) {
@@ -208,6 +228,15 @@ TEST(a_mark_that_comes_more_often_than_its_rounds_ends_few) {
   CHECK(before >= 5);
   for (int k = 0; k < 100; ++k) loop.operation("linear", *weights[0], false);
   CHECK(loop.came_round - before <= 11);
+}
+
+TEST(rounds_that_are_never_alike_are_given_up) {
+  Loop loop;
+  loop.rounds.look(true);
+  const auto weights = weights_of(loop, 10);
+  loop.alike = false;
+  for (int k = 0; k < 120; ++k) forward(loop, weights);
+  CHECK(loop.came_round >= 30 && loop.came_round <= 40);
 }
 
 TEST(another_loop_gets_a_mark_of_its_own) {

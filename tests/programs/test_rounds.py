@@ -206,6 +206,41 @@ def test_in_other_threads_than_the_one_that_loaded_the_weights(threads: int) -> 
     assert counted["planned"] >= (20 if threads == 1 else 1)
 
 
+def test_layers_whose_weights_are_stacked() -> None:
+    """One tensor, of which each layer uses a part."""
+
+    def program() -> list[torch.Tensor]:
+        weights, made = torch.randn(DEPTH, WIDTH, WIDTH) / 8, []
+        for _ in range(40):
+            x = torch.randn(40, WIDTH)
+            for k in range(DEPTH):
+                x = torch.tanh(x @ weights[k])
+            made.append(x.sum(0))
+            wait_for_plan()
+        return made
+
+    _, counted = run(program)
+    assert counted["iterations"] <= 40
+    assert counted["planned"] >= 25
+
+
+def test_a_loop_in_another_order_each_time_is_soon_left_alone() -> None:
+    def program() -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        blocks = [torch.randn(WIDTH, WIDTH) for _ in range(20)]
+        made = []
+        for _ in range(200):
+            total = torch.zeros(WIDTH)
+            for k in torch.randperm(len(blocks), generator=generator).tolist():
+                for _ in range(k % 3):
+                    total = total + blocks[k].sum(0)
+            made.append(total)
+        return made
+
+    _, counted = run(program, budget=40 * PAGE)
+    assert counted["iterations"] < 120
+
+
 class Double(torch.autograd.Function):
     """Its kernels are the user's; what is called within it are operations all the same."""
 

@@ -75,8 +75,8 @@ def recorded_trace(**meta: Any) -> lgm.Trace:
     if not len(raw["op_name"]):
         first = "" if current().wanted else "call vtensor.record() first, then "
         raise RuntimeError(
-            f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step, or "
-            "vtensor.step()"
+            f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step or "
+            "vtensor.step() (where nothing is trained, as a loop comes round that does not fit)"
         )
     return _with_calls(trace_of(raw, **meta), newest_plan())
 
