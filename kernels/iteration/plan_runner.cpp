@@ -27,6 +27,8 @@ void PlanRunner::watch(Engine& engine) {
 
 Finding PlanRunner::end(Engine& engine, bool timing, bool told) {
   recorder_.end();
+  const std::uint64_t planned_rows = counters_.planned_rows - std::exchange(planned_before_, counters_.planned_rows);
+  if (recording_ && !watches_ && !several_ && !told) rounds_.judge(2 * planned_rows > recorder_.rows(), counters_.installed);
   rounds_.ended(recorder_, told, recording_ && !watches_);
   const bool watched = std::exchange(watches_, false), several = std::exchange(several_, false) && !told;
   if (watched || several) {
@@ -40,11 +42,6 @@ Finding PlanRunner::end(Engine& engine, bool timing, bool told) {
   const bool was_timed = timing_.ends(engine, recorder_, planned, timing);
   ++counters_.iterations;
   Finding finding = Finding::nothing;
-  if (recording_ && !told) {
-    const bool mostly_planned = 2 * (counters_.planned_rows - planned_before_) > recorder_.rows();
-    rounds_.judge(mostly_planned || recorder_.hash() == finished_.hash());
-  }
-  planned_before_ = counters_.planned_rows;
   if (recording_ && !recorder_.full()) {
     const bool looked = std::exchange(looks_, false);
     if (planned) {

@@ -153,6 +153,7 @@ bool Rounds::found_after_miss(const Recorder& log) {
   const std::optional<Mark> found = find_mark(log);
   if (found) mark_ = found;
   if (found) credit_ = kCredit;
+  if (found) installed_ = std::nullopt;
   return found.has_value();
 }
 
@@ -163,8 +164,14 @@ bool Rounds::begins(const Recorder& log, OpId op, std::span<const Use> uses) con
   });
 }
 
-void Rounds::judge(bool alike) noexcept {
-  credit_ = alike ? std::min(credit_ + 1, kCredit) : credit_ - 1;
+void Rounds::judge(bool followed, std::uint64_t installed) noexcept {
+  if (!installed_) installed_ = installed;
+  if (installed == *installed_) {
+    reactive_ = misses_;
+    return;
+  }
+  const bool helps = followed && 4 * misses_ <= 3 * reactive_;
+  credit_ = helps ? std::min(credit_ + 1, kCredit) : credit_ - 1;
   if (!mark_ || credit_ > 0) return;
   mark_ = std::nullopt;
   first_look_ = std::min(first_look_ * 64, std::size_t{1} << 30);

@@ -38,9 +38,9 @@ class Rounds {
   bool found_after_miss(const Recorder& log);
   // Whether a round begins with this operation on these, and nobody told of as many rows.
   bool begins(const Recorder& log, OpId op, std::span<const Use> uses) const noexcept;
-  // A round ended that was or was not like the one before, or its plan: where none are, as in a loop in another order each time,
-  // no plan helps, and the mark is given up.
-  void judge(bool alike) noexcept;
+  // A round ends, of which a plan was or was not `followed` mostly; so many were ever installed. Where plans do not help, as in a
+  // loop in another order each time, the mark is given up. (Operations alone do not tell: they may be the same.)
+  void judge(bool followed, std::uint64_t installed) noexcept;
   // The iteration in this log ended: as somebody told, or as a round began. `whole`: nothing of it is missing.
   void ended(const Recorder& log, bool told, bool whole) noexcept;
   void forget() noexcept { *this = {}; }
@@ -56,7 +56,9 @@ class Rounds {
   std::optional<Mark> mark_;
   std::size_t first_look_ = kFirstLook;
   std::size_t misses_ = 0, look_at_ = kFirstLook;  // in this log; and when a mark is looked for
-  int credit_ = 0;          // of the mark: so many more rounds that are not alike, and it is given up
+  int credit_ = 0;          // of the mark: so many more rounds in which a plan does not help, and it is given up
+  std::optional<std::uint64_t> installed_ = {};  // when it was found
+  std::size_t reactive_ = 0;                     // misses of the newest round before there was a plan
   std::size_t round_ = 0;   // rows of the newest
   bool heard_ = false;      // somebody told, at some time
   std::size_t since_ = 0;   // rows since then, of rounds that ended
