@@ -224,23 +224,6 @@ def test_layers_whose_weights_are_stacked() -> None:
     assert counted["planned"] >= 25
 
 
-def test_a_loop_in_another_order_each_time_is_soon_left_alone() -> None:
-    def program() -> list[torch.Tensor]:
-        generator = torch.Generator().manual_seed(0)
-        blocks = [torch.randn(WIDTH, WIDTH) for _ in range(20)]
-        made = []
-        for _ in range(200):
-            total = torch.zeros(WIDTH)
-            for k in torch.randperm(len(blocks), generator=generator).tolist():
-                for _ in range(k % 3):
-                    total = total + blocks[k].sum(0)
-            made.append(total)
-        return made
-
-    _, counted = run(program, budget=40 * PAGE)
-    assert counted["iterations"] < 120
-
-
 class Double(torch.autograd.Function):
     """Its kernels are the user's; what is called within it are operations all the same."""
 
