@@ -38,8 +38,8 @@ class Rounds {
   bool found_after_miss(const Recorder& log);
   // Whether a round begins with this operation on these, and nobody told of as many rows.
   bool begins(const Recorder& log, OpId op, std::span<const Use> uses) const noexcept;
-  // A round ends, of which a plan was or was not `followed` mostly; so many were ever installed. Where plans do not help, as in a
-  // loop in another order each time, the mark is given up. (Operations alone do not tell: they may be the same.)
+  // A round ends, of which a plan was or was not `followed` mostly; so many were ever installed. Where plans do not bring less
+  // back the mark is given up. (That one is followed does not tell: operations may be the same, and tensors others.)
   void judge(bool followed, std::uint64_t installed) noexcept;
   // The iteration in this log ended: as somebody told, or as a round began. `whole`: nothing of it is missing.
   void ended(const Recorder& log, bool told, bool whole) noexcept;
