@@ -61,6 +61,7 @@ ROOMS = {  # the modules of each package of vtensor/
     "planning": [
         {"background", "marker", "recordings"},
         {"journal", "speeds", "analysis", "plans"},
+        {"stages"},
         {"planner"},
         {"current_planner"},
         {"traces", "__init__"},

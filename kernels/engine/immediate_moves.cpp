@@ -148,6 +148,10 @@ void ImmediateMoves::after_copy_in(const CopyJob& job) {
 
 Status ImmediateMoves::drop(Range& range, std::uint32_t index) {
   VTensor& part = range.parts[index];
+  if (part.state == State::borrowed) {
+    const Status status = slots_.withdraw(range, index);
+    if (!status.ok()) return status;
+  }
   if (part.state == State::resident) {
     const Status status = ground_.driver.unmap(ground_.address_of(range, index));
     if (!status.ok()) return status;

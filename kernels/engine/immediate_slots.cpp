@@ -2,9 +2,9 @@
 
 namespace vt {
 
-// What is fixed never moves.
+// What is fixed never moves; and where nothing is copied nothing does, as the slot is memory like any other.
 bool ImmediateSlots::stays_borrowed(const Range& range, std::uint32_t index, std::span<const Use>) const {
-  return range.fixed && range.parts[index].state == State::borrowed;
+  return (range.fixed || !ground_.copies()) && range.parts[index].state == State::borrowed;
 }
 
 bool ImmediateSlots::end_borrowed(Range& range, std::uint32_t index) {

@@ -85,6 +85,10 @@ Status OrderedMoves::arrive(Range& range, std::uint32_t index, ChunkId chunk) {
 
 Status OrderedMoves::drop(Range& range, std::uint32_t index) {
   VTensor& part = range.parts[index];
+  if (part.state == State::borrowed) {
+    const Status status = slots_.withdraw(range, index);
+    if (!status.ok()) return status;
+  }
   const bool clean = part.clean();
   if (part.state == State::resident) {
     Fence after = fences_.uses_of(range);

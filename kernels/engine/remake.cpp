@@ -105,7 +105,8 @@ Status Remake::leave(Range& range, std::uint32_t first, std::uint32_t last, std:
   for (std::uint32_t i = first; i < std::min(last, range.chunks); ++i) {
     VTensor& part = range.parts[i];
     const bool resident = part.state == State::resident;
-    if ((!resident && part.state != State::absent) || part.pins != 0) continue;
+    const bool is_there = resident || part.state == State::absent || part.state == State::borrowed;
+    if (!is_there || part.pins != 0) continue;
     if (!recipes_.dropped(range)) {  // first, as what is dropped needs what it is made of
       recipes_.drop(range, worth_ns);
       dropped_.push_back(&range);

@@ -34,6 +34,8 @@ class Remake {
   void use(std::unique_ptr<Remaker> remaker, bool verify = false);
   bool doubts() const noexcept { return doubts_.load(std::memory_order_relaxed); }
   std::vector<PlannedMove> take_doubted();
+  // Plans that copy nothing are made for so many chunks more than there are.
+  void expect_shortfall(std::size_t chunks) noexcept { ground_.shortfall.store(chunks, std::memory_order_relaxed); }
   bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
   // Whether what leaves without a plan is chosen by what making it again takes.
   bool weighs() const noexcept { return ground_.config.leaving != Leaving::copy; }

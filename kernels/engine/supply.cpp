@@ -1,5 +1,6 @@
 #include "engine/supply.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/messages.h"
@@ -23,6 +24,7 @@ Status Supply::take(Lock& lock, const Wanted& wanted, ChunkId* chunk) {
     if (wanted.range != nullptr && mappings_.take_former(*wanted.range, wanted.index, true, chunk)) return kOk;
     Status status = take_any(mappings_.best(wanted.range != nullptr), chunk);
     if (!none_is_free(status)) return status;
+    if (belongs_in_place()) return {Code::nothing_leaves, "", 0};
     if (host_store_fails(failed_before)) return moves_.last_failure();
     status = make_room(lock, [&] { return pool_.free() > 0 && pool_.held() < pool_.capacity() ? 0 : wanted.count; });
     if (status.ok()) continue;
@@ -44,6 +46,13 @@ Status Supply::make_room(Lock& lock, Missing missing) {
 // In chunks. Freed tensors keep as many again, each for the next of its size; where sizes never come again, as those of batches
 // of other lengths, more would only fill the budget.
 std::size_t Supply::most_wanted() const { return ground_.counters.wanted_bytes.peak >> ground_.shift; }
+
+// Where plans lack chunks that much is used in place sooner or later, as it cannot be made again: at once, as everything else
+// would be dropped first, in vain. But no more than ever had to be.
+bool Supply::belongs_in_place() const {
+  if (ground_.config.oversize == Oversize::raise) return false;
+  return slots_.store().held() < std::min(ground_.shortfall.load(std::memory_order_relaxed), slots_.peak());
+}
 
 // A chunk for which nothing need leave. What freed tensors hold is better than what is still copied out.
 Status Supply::take_any(ChunkPool::Take which, ChunkId* chunk) {

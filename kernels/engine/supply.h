@@ -9,6 +9,7 @@
 #include "engine/eviction.h"
 #include "engine/freed.h"
 #include "engine/pins.h"
+#include "engine/slots.h"
 
 namespace vt {
 
@@ -22,11 +23,12 @@ struct Wanted {
 
 class Supply {
  public:
-  Supply(Ground& ground, ChunkPool& pool, Mappings& mappings, Moves& moves, Freed& freed, Eviction& eviction, Pins& pins,
-         Demand& demand)
+  Supply(Ground& ground, ChunkPool& pool, Mappings& mappings, Slots& slots, Moves& moves, Freed& freed, Eviction& eviction,
+         Pins& pins, Demand& demand)
       : ground_(ground),
         pool_(pool),
         mappings_(mappings),
+        slots_(slots),
         moves_(moves),
         freed_(freed),
         eviction_(eviction),
@@ -64,6 +66,7 @@ class Supply {
  private:
   void leave_overdrawn();
   std::size_t most_wanted() const;
+  bool belongs_in_place() const;
   Status take_any(ChunkPool::Take which, ChunkId* chunk);
   template <typename Missing>
   Status make_room(Lock& lock, Missing missing);
@@ -72,6 +75,7 @@ class Supply {
   Ground& ground_;
   ChunkPool& pool_;
   Mappings& mappings_;
+  Slots& slots_;
   Moves& moves_;
   Freed& freed_;
   Eviction& eviction_;

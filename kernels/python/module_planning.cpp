@@ -197,6 +197,9 @@ void bind_planning(py::module_& m) {
   m.def("recorded_iteration", [] { return to_dict(last_iteration()); });
   m.def("install_plan", [](const py::dict& plan) { install_plan(plan_from(plan)); });
   m.def("forget_plans", &forget_plans);
+  m.def("expect_shortfall", [](std::size_t chunks) {
+    if (Engine* engine = current_engine(); engine != nullptr) engine->remake().expect_shortfall(chunks);
+  });
   m.def("observe", [] { observe(); });
   m.def("plan_counters", [] {
     const PlanCounters c = plan_counters();

@@ -242,6 +242,28 @@ TEST(without_copies_what_took_the_least_leaves_first) {
   r.close();
 }
 
+TEST(what_plans_lack_is_in_place_at_once_but_no_more_than_had_to_be) {
+  Makers r(Leaving::drop, 4);
+  r.tensor(3);
+  Range& first = r.tensor(1);
+  r.made_in(first, 1'000);
+  Range& large = r.tensor(2);
+  CHECK(first.resident == 0 && large.resident == 1 && r.store->held() == 1);  // nothing else could be dropped
+  r.freed.bury(large, false);
+  r.remake.expect_shortfall(2);
+  Range& second = r.tensor(1);
+  r.made_in(second, 1'000);
+  Range& beside = r.tensor(1);
+  CHECK(second.resident == 1 && beside.resident == 0 && r.store->held() == 1);
+  CHECK(r.slots.stays_borrowed(beside, 0, {}));
+  Range& third = r.tensor(1);
+  CHECK(second.resident == 0 && third.resident == 1 && r.store->held() == 1);
+  CHECK(r.eviction.evict_some(1).code == Code::nothing_leaves);
+  r.made_in(beside, 1'000);
+  CHECK(r.remake.leave(beside, 0, 1).ok() && beside.parts[0].state == State::dropped && r.store->held() == 0);
+  r.close();
+}
+
 TEST(what_is_cheaper_than_its_copies_leaves_without) {
   Makers r(Leaving::cheaper, 16);
   Range& first = r.tensor(2);

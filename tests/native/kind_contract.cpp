@@ -184,6 +184,22 @@ TEST(what_was_made_in_the_host_store_is_there) {
   });
 }
 
+TEST(what_is_used_in_place_can_be_dropped) {
+  for_each(kBorrowing, [](Rooms& r) {
+    Range& range = r.tensor(1, 'a');
+    r.send(range, 0);
+    CHECK(r.slots.borrow(range, 0).ok());
+    r.drop(range, 0);
+    CHECK(r.store->held() == 0 && range.missing == 1);
+    CHECK(r.ground.counters.borrowed_bytes.current == 0 && r.ground.counters.dropped_bytes.current == range.bytes);
+    Range& made = r.tensor(1, 'b');
+    r.moves.hand_over(made, range);
+    r.freed.bury(made, true);
+    r.finish();
+    CHECK(r.holds(range, 'b'));
+  });
+}
+
 TEST(several_arrive_side_by_side) {
   for_each(kKinds, [](Rooms& r) {
     Range& range = r.tensor(3, 'a');

@@ -49,7 +49,7 @@ struct Rooms {
         freed(ground, ranges, roster, pool, chunks, mappings, slots, moves),
         remake(mutex, ground, moves, freed),
         eviction(ground, roster, copies, moves, remake),
-        supply(ground, pool, mappings, moves, freed, eviction, pins, demand),
+        supply(ground, pool, mappings, slots, moves, freed, eviction, pins, demand),
         allocation(ground, ranges, roster, pool, chunks, mappings, slots, moves, freed, supply),
         uses(ground, ranges, pool, slots, moves, pins, remake, supply),
         arrivals(mutex, ground, copies, moves, eviction, supply, demand),

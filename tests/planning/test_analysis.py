@@ -25,7 +25,7 @@ import vtensor
 from lgm.helper import framed
 from lgm.iteration import analyze_lifetimes
 from vtensor import planning
-from vtensor.planning import analysis, speeds, traces
+from vtensor.planning import analysis, speeds, stages, traces
 
 TRACE = Path(__file__).resolve().parent.parent.parent / "traces" / "unet.npz"
 
@@ -135,13 +135,23 @@ def test_nobody_waits_for_a_plan_that_nobody_wants(helper: Any) -> None:
 def test_a_plan_that_only_copies_comes_first_and_the_other_if_it_is_better() -> None:
     trace, device = question()
     slow = lgm.Device(device.budget_chunks, 2e8, 2e8)
-    first, better = analysis.plans(trace, slow, "auto")
+    first, better = stages.plans(trace, slow, "auto")
     assert first.remaking is None
     assert better.remaking is not None
     assert better.prediction.step_seconds < first.prediction.step_seconds
-    assert len(list(analysis.plans(trace, slow, "never"))) == 1
+    assert len(list(stages.plans(trace, slow, "never"))) == 1
     roomy = lgm.Device(analyze_lifetimes(trace).peak, 2e8, 2e8)
-    assert len(list(analysis.plans(trace, roomy, "auto"))) == 1
+    assert len(list(stages.plans(trace, roomy, "auto"))) == 1
+
+
+def test_without_copies_a_plan_is_for_the_smallest_budget_that_has_one() -> None:
+    trace, _ = question()
+    (plan,) = stages.plans(trace, lgm.Device(1, 2e9, 2e9), "only")
+    lgm.validate(plan)
+    assert plan.out_chunks == plan.in_chunks == 0
+    for fewer in (1, 10):
+        with pytest.raises(lgm.InfeasibleError):
+            lgm.analyze(trace, replace(plan.device, budget_chunks=plan.device.budget_chunks - fewer), recompute="only")
 
 
 def test_a_plan_that_is_hardly_faster_takes_the_place_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +161,8 @@ def test_a_plan_that_is_hardly_faster_takes_the_place_of_none(monkeypatch: pytes
     for faster, followed in ((0.004, 1), (0.02, 2)):
         better = replace(first, prediction=replace(first.prediction, step_seconds=seconds * (1 - faster)))
         answers = iter([first, better])
-        monkeypatch.setattr(analysis, "analyze", lambda *_, answers=answers, **__: next(answers))
-        assert len(list(analysis.plans(trace, device, "auto"))) == followed
+        monkeypatch.setattr(stages, "analyze", lambda *_, answers=answers, **__: next(answers))
+        assert len(list(stages.plans(trace, device, "auto"))) == followed
 
 
 def test_no_better_plan_is_looked_for_where_cores_are_busy_and_nothing_waits(helper: Any) -> None:
@@ -160,9 +170,9 @@ def test_no_better_plan_is_looked_for_where_cores_are_busy_and_nothing_waits(hel
     trace, device = question()
     helper._aside = False
     computes = replace(device, in_speed=1e12, out_speed=1e12, tax=2e-10)
-    assert len(list(analysis.plans(trace, computes, "auto"))) == 1
+    assert len(list(stages.plans(trace, computes, "auto"))) == 1
     waits = replace(device, in_speed=2e8, out_speed=2e8)
-    assert len(list(analysis.plans(trace, waits, "auto"))) == 2
+    assert len(list(stages.plans(trace, waits, "auto"))) == 2
 
 
 def test_a_thread_of_the_program_makes_no_better_plan_where_nothing_waits(
@@ -170,11 +180,11 @@ def test_a_thread_of_the_program_makes_no_better_plan_where_nothing_waits(
 ) -> None:
     """Each search of 0.4 s took one from a step of 40 ms, for every size of a batch of graphs."""
     trace, device = question()
-    monkeypatch.setattr(analysis, "_FEW", trace.operations)
+    monkeypatch.setattr(stages, "FEW", trace.operations)
     computes = replace(device, in_speed=1e12, out_speed=1e12, tax=2e-10)
-    assert [plan.remaking is None for plan in analysis.plans(trace, computes, "auto")] == [True]
+    assert [plan.remaking is None for plan in stages.plans(trace, computes, "auto")] == [True]
     waits = replace(device, in_speed=2e8, out_speed=2e8)
-    assert [plan.remaking is None for plan in analysis.plans(trace, waits, "auto")] == [True, False]
+    assert [plan.remaking is None for plan in stages.plans(trace, waits, "auto")] == [True, False]
     assert helper._process is None
 
 
@@ -205,7 +215,7 @@ def test_where_no_core_is_ever_idle_it_takes_turns(helper: Any, monkeypatch: pyt
     assert not helper._aside
     assert os.sched_getscheduler(pid(helper)) == os.SCHED_OTHER
     assert os.getpriority(os.PRIO_PROCESS, pid(helper)) > os.getpriority(os.PRIO_PROCESS, 0)
-    with pytest.raises(analysis._Busy):
+    with pytest.raises(analysis.Busy):
         analysis.analyze(trace, device, "never", urgent=False, turns=False)
 
 
@@ -221,7 +231,7 @@ def test_the_first_plan_waits_for_no_idle_core(helper: Any) -> None:
 
 
 def test_the_process_is_there_before_it_is_asked(helper: Any) -> None:
-    analysis.prepare(analysis._FEW)
+    analysis.prepare(analysis.FEW)
     deadline = time.monotonic() + 60
     while helper._process is None or helper._asking.locked():
         assert time.monotonic() < deadline
@@ -255,12 +265,12 @@ def test_it_is_begun_where_something_leaves(
 def test_none_is_begun_for_a_moments_work(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: begun.append(thread.name))
-    analysis.prepare(analysis._FEW // 2)
+    analysis.prepare(analysis.FEW // 2)
     assert not begun
-    analysis.prepare(analysis._FEW)
+    analysis.prepare(analysis.FEW)
     assert begun == ["vtensor-helper"]
     helper.works = False
-    analysis.prepare(analysis._FEW)
+    analysis.prepare(analysis.FEW)
     assert len(begun) == 1
 
 
@@ -341,7 +351,7 @@ def test_where_no_thread_can_be_started_either_the_program_makes_plans(
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(analysis, "_FEW", 0)
+    monkeypatch.setattr(stages, "FEW", 0)
     monkeypatch.setattr(sys, "executable", "")
     with monkeypatch.context() as limited:
         limited.setattr(threading.Thread, "start", refused)
@@ -353,7 +363,7 @@ def test_where_no_thread_can_be_started_either_the_program_makes_plans(
 def test_training_is_planned_by_it_where_there_is_much_to_do(
     few: int, helper: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(analysis, "_FEW", few)
+    monkeypatch.setattr(stages, "FEW", few)
     answers, ask = [], helper._ask  # on a busy machine the process is ended before the last step
 
     def seen(question: tuple[Any, ...], *how: bool) -> Any:

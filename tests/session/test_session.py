@@ -382,7 +382,7 @@ def test_a_plan_of_what_was_moved_meanwhile_is_not_taken(
     taken: list[Any] = []
     monkeypatch.setattr(planning.planner, "install", lambda _module, plan, *_: taken.append(plan))
     made = SimpleNamespace(
-        trace=SimpleNamespace(operations=1, seconds=1.0), reservation=0, remaking=None,
+        trace=SimpleNamespace(operations=1, seconds=1.0), reservation=0, remaking=None, device=lgm.Device(64, 1e9, 1e9),
         prediction=SimpleNamespace(out_chunks=0, in_chunks=0, step_seconds=1.0),
     )  # fmt: skip
     monkeypatch.setattr(planning.planner, "plans", lambda *_, **__: [made])

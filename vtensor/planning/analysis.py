@@ -8,7 +8,7 @@ takes no longer than starting it would is done in the thread.
 
 Covers: one helper for all sessions of this process, begun when a plan will soon be wanted; giving up on it; analysing
 in the thread where there can be none (``VTENSOR_ANALYSIS=here``, no Python to start).
-Leaves: when a plan is made (``planner``), how (:mod:`lgm`).
+Leaves: when a plan is made (``planner``), which are (``stages``), how (:mod:`lgm`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lgm
 from lgm.helper import framed, receive
-from lgm.mix import is_enough, only_computes
-from lgm.planning.oversize import beyond, within
 
 from ..logs import log
 
-__all__ = ["Abandoned", "abandon", "analyze", "begin", "plans", "prepare"]
+__all__ = ["FEW", "Abandoned", "Busy", "abandon", "analyze", "analyze_here", "begin", "is_beside", "prepare"]
 
 # It gives way before it imports anything, which takes longer than some analyses.
 _START = """
@@ -45,10 +42,9 @@ sys.path[:] = {path!r}
 from lgm.helper import main
 main()
 """
-_FEW = 400  # operations, for which a plan takes a fifth of a second, some half a second
+FEW = 400  # operations, for which a plan takes a fifth of a second, some half a second
 _WHILE = 0.5  # seconds
 _NICE = 10  # for a plan that is only better than one that is there
-_WORTH = 0.01  # of a step: a plan that gains less does not take the place of one that is followed
 _SHARE = 0.5  # of them a helper must have had that runs only where cores are idle, or it takes turns with others
 
 
@@ -56,7 +52,7 @@ class Abandoned(Exception):
     """Nobody wants the plan any more."""
 
 
-class _Busy(Exception):
+class Busy(Exception):
     """No core is idle for it, and it is not worth the time of those that are not."""
 
 
@@ -83,7 +79,7 @@ class _Helper:
     def analyze(
         self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, urgent: bool = True, turns: bool = True
     ) -> lgm.Plan:
-        """`turns`: it is worth the time of busy cores; else _Busy is raised where no other is left."""
+        """`turns`: it is worth the time of busy cores; else Busy is raised where no other is left."""
         with self._asking:
             answer = self._ask((trace, device, recompute), urgent, turns) if self.works else None
         if answer is None:
@@ -120,7 +116,7 @@ class _Helper:
         for _ in range(3):  # it may have ended, as nobody asked for a while; and see _is_answered()
             aside = self._aside and not urgent
             if not (urgent or aside or turns):
-                raise _Busy
+                raise Busy
             nice = 0 if urgent or aside else _NICE
             try:
                 process = self._process
@@ -230,53 +226,24 @@ def analyze(
     return _helper.analyze(trace, device, recompute, urgent, turns)
 
 
+def analyze_here(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> lgm.Plan:
+    """The same, by this thread."""
+    return _helper.here(trace, device, recompute)
+
+
+def is_beside() -> bool:
+    """Whether :func:`analyze` does not take the time of this thread."""
+    return _helper.works
+
+
 def prepare(allocations: int) -> None:
     """A plan will be wanted of an iteration with about so many allocations: a helper is there by then.
 
     To begin one takes half a second where all cores are busy.
     """
-    if allocations > _FEW // 2 and _helper.works:
+    if allocations > FEW // 2 and _helper.works:
         with contextlib.suppress(RuntimeError):  # no thread can be started: then it is begun when it is asked
             threading.Thread(target=_helper.prepare, name="vtensor-helper", daemon=True).start()
-
-
-def plans(
-    trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, in_haste: bool = True
-) -> Iterator[lgm.Plan]:
-    """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
-    both, which comes if it is faster. Where there is no helper, or no haste as there is a plan already, there is one.
-
-    None is looked for that does both where no core is idle and nothing waits for copies: the search would take a tenth
-    of each step for a minute, and gains about nothing there. A thread of the program finds no core idle.
-
-    What one operation needs above the budget is planned as used in place, but where nothing is ever in the host store.
-    """
-    whole = trace
-    trace = within(whole, device.budget_chunks) if recompute != "only" else whole
-    if not _helper.works:
-        yield _helper.here(trace, device, recompute)
-        return
-    few = trace.operations <= _FEW  # a helper would be begun for a moment's work
-    make = _helper.here if few else analyze
-    if not in_haste:
-        yield _helper.here(trace, device, recompute) if few else analyze(trace, device, recompute, urgent=False)
-        return
-    try:
-        first = make(trace, device, "never" if recompute == "auto" else recompute)
-    except lgm.InfeasibleError as error:
-        raise error if trace is whole else beyond(error, whole) from None
-    yield first
-    if recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
-        return
-    waits = not only_computes(first)
-    if few and not waits:
-        return
-    try:
-        plan = make(trace, device, recompute) if few else analyze(trace, device, recompute, urgent=False, turns=waits)
-    except _Busy:
-        return
-    if plan.prediction.step_seconds < first.prediction.step_seconds * (1 - _WORTH):
-        yield plan
 
 
 def begin() -> None:

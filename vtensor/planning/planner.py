@@ -28,13 +28,14 @@ from lgm.timing.prefetch import prefetch
 from ..logs import log, ours_only
 from ..settings.config import Config
 from ..settings.sizes import format_bytes
-from .analysis import Abandoned, abandon, plans, prepare
+from .analysis import Abandoned, abandon, prepare
 from .background import Background
 from .journal import Journal
 from .marker import Marker, Rank
 from .plans import install, install_arrivals, to_plan_for
 from .recordings import Recording, make_recording
 from .speeds import found_device
+from .stages import plans
 
 __all__ = ["Planner"]
 
@@ -250,6 +251,7 @@ class Planner:
         for plan in plans(recording.trace, less, self.config.recompute, in_haste=not recording.followed):
             if not self._hand_over(device, partial(install, self.core, plan, recording, device.budget_chunks)):
                 return
+            self._expect_shortfall(plan, device)
             self.plan, self.why_not = plan, ""
             log.info(
                 "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, "
@@ -261,6 +263,19 @@ class Planner:
                 0 if plan.remaking is None else len(plan.remaking.make_op),
                 plan.prediction.step_seconds,
                 plan.trace.seconds,
+            )
+
+    def _expect_shortfall(self, plan: lgm.Plan, device: lgm.Device) -> None:
+        """Without copies a plan may be for more than there is (``stages``)."""
+        chunks = max(plan.device.budget_chunks - device.budget_chunks, 0)
+        self.core.expect_shortfall(chunks)
+        if chunks > 0 and self.plan is None:
+            log.warning(
+                "recompute='only': by making things again alone the iteration needs %s, and the budget is %s: for the "
+                "rest whatever can be made again is dropped as it comes, or host memory used in place, both slower; "
+                "raise it, or allow copies (recompute='auto')",
+                format_bytes(plan.device.budget_chunks * self.config.chunk),
+                format_bytes(device.budget_chunks * self.config.chunk),
             )
 
 

@@ -1,0 +1,85 @@
+"""Which plans are made of an iteration, one after the other.
+
+Covers: a plan that only copies before one that does both; a plan for more than the budget, where nothing is copied and
+too little can be made again.
+Leaves: who makes them (``analysis``), when (``planner``), how (:mod:`lgm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import lgm
+from lgm.mix import is_enough, only_computes
+from lgm.planning.oversize import beyond, within
+
+from .analysis import FEW, Busy, analyze, analyze_here, is_beside
+
+__all__ = ["plans"]
+
+_WORTH = 0.01  # of a step: a plan that gains less does not take the place of one that is followed
+_LOWERINGS = 3  # of what is asked of a plan without copies
+
+_Make = Callable[[lgm.Trace, lgm.Device, lgm.Recompute], lgm.Plan]
+
+
+def plans(
+    trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, in_haste: bool = True
+) -> Iterator[lgm.Plan]:
+    """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
+    both, which comes if it is faster. Where there is no helper, or no haste as there is a plan already, there is one.
+
+    None is looked for that does both where no core is idle and nothing waits for copies: the search would take a tenth
+    of each step for a minute, and gains about nothing there. A thread of the program finds no core idle.
+
+    What one operation needs above the budget is planned as used in place. Where nothing is copied there is one plan,
+    for more than the budget if need be.
+
+    Raises
+    ------
+    lgm.InfeasibleError
+        If there is none.
+    Abandoned
+        If none is wanted any more.
+    """
+    few = trace.operations <= FEW  # a helper would be begun for a moment's work
+    make: _Make = analyze_here if few or not is_beside() else partial(analyze, urgent=in_haste)
+    if recompute == "only":
+        yield _without_copies(make, trace, device)
+        return
+    whole = trace
+    trace = within(whole, device.budget_chunks)
+    if not is_beside() or not in_haste:
+        yield make(trace, device, recompute)
+        return
+    try:
+        first = make(trace, device, "never")
+    except lgm.InfeasibleError as error:
+        raise error if trace is whole else beyond(error, whole) from None
+    yield first
+    if recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
+        return
+    waits = not only_computes(first)
+    if few and not waits:
+        return
+    try:
+        plan = make(trace, device, recompute) if few else analyze(trace, device, recompute, urgent=False, turns=waits)
+    except Busy:
+        return
+    if plan.prediction.step_seconds < first.prediction.step_seconds * (1 - _WORTH):
+        yield plan
+
+
+def _without_copies(make: _Make, trace: lgm.Trace, device: lgm.Device) -> lgm.Plan:
+    """For the smallest budget that there is a plan for, but no smaller one than the device has.
+
+    What is more than that one the core drops as it comes, or uses in place, as without a plan.
+    """
+    for _ in range(_LOWERINGS):
+        try:
+            return make(trace, device, "only")
+        except lgm.InfeasibleError as error:  # an operation alone may be what needs more, and then the whole still more
+            device = replace(device, budget_chunks=-(-error.needed // trace.chunk_bytes))
+    return make(trace, device, "only")
