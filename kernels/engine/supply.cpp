@@ -24,7 +24,7 @@ Status Supply::take(Lock& lock, const Wanted& wanted, ChunkId* chunk) {
     if (wanted.range != nullptr && mappings_.take_former(*wanted.range, wanted.index, true, chunk)) return kOk;
     Status status = take_any(mappings_.best(wanted.range != nullptr), chunk);
     if (!none_is_free(status)) return status;
-    if (belongs_in_place()) return {Code::nothing_leaves, "", 0};
+    if (belong_in_place(wanted.count)) return {Code::nothing_leaves, "", 0};
     if (host_store_fails(failed_before)) return moves_.last_failure();
     status = make_room(lock, [&] { return pool_.free() > 0 && pool_.held() < pool_.capacity() ? 0 : wanted.count; });
     if (status.ok()) continue;
@@ -49,9 +49,9 @@ std::size_t Supply::most_wanted() const { return ground_.counters.wanted_bytes.p
 
 // Where plans lack chunks that much is used in place sooner or later, as it cannot be made again: at once, as everything else
 // would be dropped first, in vain. But no more than ever had to be.
-bool Supply::belongs_in_place() const {
+bool Supply::belong_in_place(std::size_t count) const {
   if (ground_.config.oversize == Oversize::raise) return false;
-  return slots_.store().held() < std::min(ground_.shortfall.load(std::memory_order_relaxed), slots_.peak());
+  return slots_.store().held() + count <= std::min(ground_.shortfall.load(std::memory_order_relaxed), slots_.peak());
 }
 
 // A chunk for which nothing need leave. What freed tensors hold is better than what is still copied out.

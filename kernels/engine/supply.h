@@ -66,7 +66,7 @@ class Supply {
  private:
   void leave_overdrawn();
   std::size_t most_wanted() const;
-  bool belongs_in_place() const;
+  bool belong_in_place(std::size_t count) const;
   Status take_any(ChunkPool::Take which, ChunkId* chunk);
   template <typename Missing>
   Status make_room(Lock& lock, Missing missing);

@@ -151,10 +151,11 @@ bool Rounds::found_after_miss(const Recorder& log) {
   if (++misses_ < look_at_ || !counts(log) || log.rows() < 2 * round_) return false;
   look_at_ = 2 * misses_;
   const std::optional<Mark> found = find_mark(log);
-  if (found) mark_ = found;
-  if (found) credit_ = kCredit;
-  if (found) installed_ = std::nullopt;
-  return found.has_value();
+  if (!found) return false;
+  mark_ = found;
+  credit_ = kCredit;
+  installed_ = std::nullopt;
+  return true;
 }
 
 bool Rounds::begins(const Recorder& log, OpId op, std::span<const Use> uses) const noexcept {

@@ -253,11 +253,16 @@ TEST(what_plans_lack_is_in_place_at_once_but_no_more_than_had_to_be) {
   r.remake.expect_shortfall(2);
   Range& second = r.tensor(1);
   r.made_in(second, 1'000);
-  Range& beside = r.tensor(1);
-  CHECK(second.resident == 1 && beside.resident == 0 && r.store->held() == 1);
-  CHECK(r.slots.stays_borrowed(beside, 0, {}));
+  Range& another = r.tensor(2);
+  CHECK(second.resident == 0 && another.resident == 1 && r.store->held() == 1);  // two in place would be more than ever
+  r.freed.bury(another, false);
   Range& third = r.tensor(1);
-  CHECK(second.resident == 0 && third.resident == 1 && r.store->held() == 1);
+  r.made_in(third, 1'000);
+  Range& beside = r.tensor(1);
+  CHECK(third.resident == 1 && beside.resident == 0 && r.store->held() == 1);
+  CHECK(r.slots.stays_borrowed(beside, 0, {}));
+  Range& fourth = r.tensor(1);
+  CHECK(third.resident == 0 && fourth.resident == 1 && r.store->held() == 1);
   CHECK(r.eviction.evict_some(1).code == Code::nothing_leaves);
   r.made_in(beside, 1'000);
   CHECK(r.remake.leave(beside, 0, 1).ok() && beside.parts[0].state == State::dropped && r.store->held() == 0);
