@@ -24,7 +24,8 @@ Status Supply::take(Lock& lock, const Wanted& wanted, ChunkId* chunk) {
     if (wanted.range != nullptr && mappings_.take_former(*wanted.range, wanted.index, true, chunk)) return kOk;
     Status status = take_any(mappings_.best(wanted.range != nullptr), chunk);
     if (!none_is_free(status)) return status;
-    if (belong_in_place(wanted.count)) return {Code::nothing_leaves, "", 0};
+    // Where nothing is copied, what lies in the host's memory is as good there: nothing is made again for that.
+    if (!ground_.copies() && (wanted.range != nullptr || belong_in_place(wanted.count))) return {Code::nothing_leaves, "", 0};
     if (host_store_fails(failed_before)) return moves_.last_failure();
     status = make_room(lock, [&] { return pool_.free() > 0 && pool_.held() < pool_.capacity() ? 0 : wanted.count; });
     if (status.ok()) continue;

@@ -49,14 +49,16 @@ def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: P
         return planner.analyze(trace, device, switches, say)
     check_feasible(trace, device, life)
     calls, found = candidates(trace, life)
+    # To ask for what cannot be had would have all dropped at once, and making that again needs more than is lacking.
+    goal = max(device.budget_chunks, int((life.live - _possible(trace, found)).max()))
     habits = _HABITS[: max(1, _EFFORT // (4 * trace.operations))]
     best: tuple[Trace, Remaking] | None = None
-    first, lowest = _cheapest(trace, found, life.live - device.budget_chunks), life.peak
+    first, lowest = _cheapest(trace, found, life.live - goal), life.peak
     for k, (soon, twice) in enumerate(habits):
         say("made again", k / len(habits))
-        again, least = _search(trace, life, calls, found, first, device, soon, twice)
+        again, least = _search(trace, life, calls, found, first, replace(device, budget_chunks=goal), soon, twice)
         lowest = min(lowest, least)
-        if again is not None and (best is None or again[0].seconds < best[0].seconds):
+        if again is not None and goal == device.budget_chunks and (best is None or again[0].seconds < best[0].seconds):
             best = again
     if best is None:
         raise InfeasibleError(
@@ -99,11 +101,24 @@ def _search(
     return None, lowest
 
 
+def _possible(trace: Trace, found: list[Candidate]) -> Ints:
+    """[n] Chunks that all candidates together cover."""
+    start, stop, chunks = _intervals(found)
+    return cover(trace.operations, start, stop, chunks)
+
+
+def _intervals(found: list[Candidate]) -> tuple[Ints, Ints, Ints]:
+    start, stop, chunks = (
+        np.array([getattr(one, name) for one in found], dtype=np.int64) for name in ("start", "stop", "chunks")
+    )
+    return start, stop, chunks
+
+
 def _cheapest(trace: Trace, found: list[Candidate], demand: Ints) -> list[Candidate]:
     """Candidates that together cover the demand, as far as all could, at the least time."""
     if not found:
         return []
-    start, stop, chunks = (np.array([getattr(one, name) for one in found]) for name in ("start", "stop", "chunks"))
+    start, stop, chunks = _intervals(found)
     price = np.array([one.seconds / one.chunks for one in found])
     possible = np.minimum(demand, cover(trace.operations, start, stop, chunks))
     problem = Cover(trace.operations, possible, start, stop, chunks, price / max(price.max(), 1e-12) + 1e-6)

@@ -261,6 +261,9 @@ TEST(what_plans_lack_is_in_place_at_once_but_no_more_than_had_to_be) {
   Range& beside = r.tensor(1);
   CHECK(third.resident == 1 && beside.resident == 0 && r.store->held() == 1);
   CHECK(r.slots.stays_borrowed(beside, 0, {}));
+  r.remake.expect_shortfall(0);
+  CHECK(!r.slots.stays_borrowed(beside, 0, {}));
+  r.remake.expect_shortfall(2);
   Range& fourth = r.tensor(1);
   CHECK(third.resident == 0 && fourth.resident == 1 && r.store->held() == 1);
   CHECK(r.eviction.evict_some(1).code == Code::nothing_leaves);

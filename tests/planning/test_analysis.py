@@ -149,9 +149,13 @@ def test_without_copies_a_plan_is_for_the_smallest_budget_that_has_one() -> None
     (plan,) = stages.plans(trace, lgm.Device(1, 2e9, 2e9), "only")
     lgm.validate(plan)
     assert plan.out_chunks == plan.in_chunks == 0
+    (roomy,) = stages.plans(trace, lgm.Device(1, 2e9, 2e9), "only", beside=plan.device.budget_chunks + 9)
+    assert roomy.device.budget_chunks == plan.device.budget_chunks + 10
+    assert roomy.prediction.step_seconds <= plan.prediction.step_seconds
     for fewer in (1, 10):
-        with pytest.raises(lgm.InfeasibleError):
+        with pytest.raises(lgm.InfeasibleError) as caught:
             lgm.analyze(trace, replace(plan.device, budget_chunks=plan.device.budget_chunks - fewer), recompute="only")
+        assert caught.value.needed == plan.device.budget_chunks * trace.chunk_bytes  # however small the budget is
 
 
 def test_a_plan_that_is_hardly_faster_takes_the_place_of_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -529,7 +529,7 @@ def needed(caplog: pytest.LogCaptureFixture) -> int:
     """What plans are made for, by the one warning."""
     (warning,) = [record.getMessage() for record in caplog.records if record.module == "planner"]
     assert "allow copies (recompute='auto')" in warning
-    found = re.search(r"the iteration needs ([^,]+), and the budget is", warning)
+    found = re.search(r"Planned for ([^;]+);", warning)
     assert found is not None, warning
     return parse_bytes(found[1], "needed")
 

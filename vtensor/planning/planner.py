@@ -204,6 +204,7 @@ class Planner:
         self._forgotten += 1
         self.plan, self.why_not = None, ""
         self.core.forget_plans()
+        self.core.expect_shortfall(0)
 
     def _analyze(self, raw: dict[str, Any], device: lgm.Device) -> None:
         assert self._make is not None
@@ -248,7 +249,9 @@ class Planner:
 
     def _plan(self, recording: Recording, _raw: dict[str, Any], device: lgm.Device) -> None:
         less = to_plan_for(self.core, recording.trace, device, self.config.recompute)
-        for plan in plans(recording.trace, less, self.config.recompute, in_haste=not recording.followed):
+        beside = self.core.snapshot()["borrowed_bytes"]["peak"] // self.config.chunk
+        haste = not recording.followed
+        for plan in plans(recording.trace, less, self.config.recompute, in_haste=haste, beside=beside):
             if not self._hand_over(device, partial(install, self.core, plan, recording, device.budget_chunks)):
                 return
             self._expect_shortfall(plan, device)
@@ -271,11 +274,11 @@ class Planner:
         self.core.expect_shortfall(chunks)
         if chunks > 0 and self.plan is None:
             log.warning(
-                "recompute='only': by making things again alone the iteration needs %s, and the budget is %s: for the "
-                "rest whatever can be made again is dropped as it comes, or host memory used in place, both slower; "
-                "raise it, or allow copies (recompute='auto')",
-                format_bytes(plan.device.budget_chunks * self.config.chunk),
+                "recompute='only': too little can be made again for a budget of %s. Planned for %s; for the rest "
+                "whatever can be made again is dropped as it comes, or host memory used in place, both slower. Raise "
+                "the budget, or allow copies (recompute='auto')",
                 format_bytes(device.budget_chunks * self.config.chunk),
+                format_bytes(plan.device.budget_chunks * self.config.chunk),
             )
 
 

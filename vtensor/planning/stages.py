@@ -26,7 +26,7 @@ _Make = Callable[[lgm.Trace, lgm.Device, lgm.Recompute], lgm.Plan]
 
 
 def plans(
-    trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, in_haste: bool = True
+    trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, in_haste: bool = True, beside: int = 0
 ) -> Iterator[lgm.Plan]:
     """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
     both, which comes if it is faster. Where there is no helper, or no haste as there is a plan already, there is one.
@@ -35,7 +35,8 @@ def plans(
     of each step for a minute, and gains about nothing there. A thread of the program finds no core idle.
 
     What one operation needs above the budget is planned as used in place. Where nothing is copied there is one plan,
-    for more than the budget if need be.
+    for more than the budget if need be: for `beside` chunks more, as many as were used in place at most, or, if that is
+    not enough, for the fewest.
 
     Raises
     ------
@@ -47,7 +48,7 @@ def plans(
     few = trace.operations <= FEW  # a helper would be begun for a moment's work
     make: _Make = analyze_here if few or not is_beside() else partial(analyze, urgent=in_haste)
     if recompute == "only":
-        yield _without_copies(make, trace, device)
+        yield _without_copies(make, trace, device, beside)
         return
     whole = trace
     trace = within(whole, device.budget_chunks)
@@ -72,14 +73,15 @@ def plans(
         yield plan
 
 
-def _without_copies(make: _Make, trace: lgm.Trace, device: lgm.Device) -> lgm.Plan:
-    """For the smallest budget that there is a plan for, but no smaller one than the device has.
+def _without_copies(make: _Make, trace: lgm.Trace, device: lgm.Device, beside: int) -> lgm.Plan:
+    """For the budget, or for one that is larger (see :func:`plans`).
 
-    What is more than that one the core drops as it comes, or uses in place, as without a plan.
+    What is more than the budget the core drops as it comes, or uses in place, as without a plan.
     """
+    least = device.budget_chunks + beside
     for _ in range(_LOWERINGS):
         try:
             return make(trace, device, "only")
         except lgm.InfeasibleError as error:  # an operation alone may be what needs more, and then the whole still more
-            device = replace(device, budget_chunks=-(-error.needed // trace.chunk_bytes))
+            device = replace(device, budget_chunks=max(-(-error.needed // trace.chunk_bytes), least))
     return make(trace, device, "only")
