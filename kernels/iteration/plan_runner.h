@@ -54,8 +54,8 @@ class PlanRunner {
   Finding boundary(Engine& engine, bool timing = false) { return end(engine, timing, true); }
   // The same, of an iteration of which nobody told: a round, as rounds() knows.
   Finding come_round(Engine& engine, bool timing = false) { return end(engine, timing, false); }
-  // Something is away, and nobody told yet, or not for very long: what happens from now on is logged, to find out where iterations
-  // end.
+  // Something is away, and nobody told yet, or not for very long: what happens from now on is logged, to find out where
+  // iterations end.
   void watch(Engine& engine);
   Rounds& rounds() noexcept { return rounds_; }
   Plans& plans() noexcept { return plans_; }
