@@ -20,7 +20,7 @@ from .analysis import FEW, Busy, analyze, analyze_here, is_beside
 __all__ = ["plans"]
 
 _WORTH = 0.01  # of a step: a plan that gains less does not take the place of one that is followed
-_LOWERINGS = 3  # of what is asked of a plan without copies
+_ATTEMPTS = 4  # at a budget that a plan without copies holds
 
 _Make = Callable[[lgm.Trace, lgm.Device, lgm.Recompute], lgm.Plan]
 
@@ -79,7 +79,7 @@ def _without_copies(make: _Make, trace: lgm.Trace, device: lgm.Device, beside: i
     What is more than the budget the core drops as it comes, or uses in place, as without a plan.
     """
     least = device.budget_chunks + beside
-    for _ in range(_LOWERINGS):
+    for _ in range(_ATTEMPTS - 1):
         try:
             return make(trace, device, "only")
         except lgm.InfeasibleError as error:  # an operation alone may be what needs more, and then the whole still more
