@@ -50,16 +50,24 @@ def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: P
     check_feasible(trace, device, life)
     calls, found = candidates(trace, life)
     # To ask for what cannot be had would have all dropped at once, and making that again needs more than is lacking.
-    goal = max(device.budget_chunks, int((life.live - _possible(trace, found)).max()))
+    least = int((life.live - _possible(trace, found)).max())
+    # Asked for the least there is, the search may get below a budget that it does not reach when asked for just that;
+    # and what it names as needed hardly depends on the budget.
+    goals = sorted({max(device.budget_chunks, least), least}, reverse=True)
     habits = _HABITS[: max(1, _EFFORT // (4 * trace.operations))]
     best: tuple[Trace, Remaking] | None = None
-    first, lowest = _cheapest(trace, found, life.live - goal), life.peak
-    for k, (soon, twice) in enumerate(habits):
-        say("made again", k / len(habits))
-        again, least = _search(trace, life, calls, found, first, replace(device, budget_chunks=goal), soon, twice)
-        lowest = min(lowest, least)
-        if again is not None and goal == device.budget_chunks and (best is None or again[0].seconds < best[0].seconds):
-            best = again
+    lowest, tries = life.peak, 0
+    for goal in goals:
+        first = _cheapest(trace, found, life.live - goal)
+        for soon, twice in habits:
+            say("made again", tries / (len(goals) * len(habits)))
+            tries += 1
+            again, peak = _search(trace, life, calls, found, first, replace(device, budget_chunks=goal), soon, twice)
+            lowest = min(lowest, peak)
+            if peak <= device.budget_chunks and again and (best is None or again[0].seconds < best[0].seconds):
+                best = again
+        if best is not None:
+            break
     if best is None:
         raise InfeasibleError(
             describe(trace, int(np.argmax(life.live))),
@@ -83,8 +91,9 @@ def _search(
     soon: float,
     twice: float,
 ) -> tuple[tuple[Trace, Remaking] | None, int]:
-    """A trace that stays within the budget, if one is found from those first `wanted` on, and the lowest peak seen."""
+    """The first trace found that stays within the budget, or that of the lowest peak, from those first `wanted` on."""
     more = np.zeros(trace.operations, dtype=np.int64)
+    best: tuple[Trace, Remaking] | None = None
     lowest, worse = life.peak, 0
     while worse < _PATIENCE:
         makings = schedule_makings(trace, calls, wanted, lambda one: one.seconds > trace.seconds * twice, soon)
@@ -92,13 +101,14 @@ def _search(
             break
         again, remaking = rewrite(trace, calls, makings, device.switch)
         held = _held(again, remaking)
-        worse = 0 if held.max() < lowest else worse + 1
-        lowest = min(lowest, int(held.max()))
+        worse += 1
+        if held.max() < lowest:
+            best, lowest, worse = (again, remaking), int(held.max()), 0
         if lowest <= device.budget_chunks:
-            return (again, remaking), lowest
+            break
         more += np.maximum(held - device.budget_chunks, 0)
         wanted = _cheapest(trace, found, life.live - device.budget_chunks + more)
-    return None, lowest
+    return best, lowest
 
 
 def _possible(trace: Trace, found: list[Candidate]) -> Ints:

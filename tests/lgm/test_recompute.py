@@ -164,6 +164,18 @@ def test_plans_without_copies(seed: int) -> None:
     assert made > 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_named_as_needed_is_enough(seed: int) -> None:
+    trace = with_calls(training(5, seed), seed, share=1.0)
+    life = analyze_lifetimes(trace)
+    with pytest.raises(lgm.InfeasibleError, match="making things again alone") as raised:
+        lgm.analyze(trace, lgm.Device(int(life.needed.max()), 1.0, 1.0), recompute="only")
+    needed = raised.value.needed // CHUNK
+    plan = lgm.analyze(trace, lgm.Device(needed, 1.0, 1.0), recompute="only")
+    lgm.validate(plan)
+    assert plan.prediction.peak_chunks <= needed
+
+
 @pytest.mark.parametrize("copy", [2e-1, 2e-3, 2e-4, 2e-6])  # seconds, of a chunk
 @pytest.mark.parametrize("seed", range(6))
 def test_plans_that_mix_are_valid_and_not_slower(seed: int, copy: float, tmp_path: Path) -> None:
