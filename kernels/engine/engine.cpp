@@ -138,7 +138,9 @@ void Engine::unpin(const Use& use) noexcept {
 
 void Engine::living(const std::function<void(std::span<Range* const>)>& visit) {
   Lock lock(mutex_);
-  visit(ranges_.living());
+  std::vector<Range*> live = ranges_.living();
+  std::erase_if(live, [](const Range* range) { return range->orphaned; });
+  visit(live);
 }
 
 void Engine::move_by_plan(std::span<const PlannedMove> out, std::span<const PlannedMove> in) noexcept {

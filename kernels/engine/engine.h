@@ -88,7 +88,8 @@ class Engine {
   Streams* streams() noexcept { return streams_.get(); }
 
   // --- plans ----------------------------------------------------------------------------------------------
-  // Live tensors, oldest first, as `visit` sees them: under the lock, so that no other thread makes one of their records new.
+  // The program's live tensors, oldest first, as `visit` sees them: under the lock, so that no other thread makes one of their
+  // records new.
   void living(const std::function<void(std::span<Range* const>)>& visit);
   // Starts copying `out`, and `in` as soon as chunks are free, in this order. Never waits. See arrivals.h.
   void move_by_plan(std::span<const PlannedMove> out, std::span<const PlannedMove> in) noexcept;

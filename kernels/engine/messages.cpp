@@ -14,11 +14,11 @@ void say(const std::string& text) {
 }
 }  // namespace
 
-void warn_oversize(const char* operation, Bytes budget, bool overdrawn, bool copies) {
+void warn_oversize(const char* operation, Bytes wanted, Bytes budget, bool overdrawn, bool copies) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
-  say(std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") + " needs more than the budget of " +
-      format_bytes(budget) +
+  say(std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") + " needs " + format_bytes(wanted) +
+      ", more than the budget of " + format_bytes(budget) +
       (copies ? " can free at once (what operations use while they run stays, and so does what a collective or another "
                 "library was given); "
               : " can free (recompute='only' copies nothing, and what cannot be made again stays: a larger budget or "

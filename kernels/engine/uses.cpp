@@ -36,7 +36,7 @@ void Uses::fetch(Lock& lock, std::span<const Use> uses, const char* operation, b
   }
   if (fetch.borrowed) {
     ++ground_.counters.oversize;  // once an operation, however many vTensors were borrowed
-    warn_oversize(operation, ground_.bytes_of(pool_.capacity()), false, ground_.copies());
+    warn_of(fetch, false);
   }
 }
 
@@ -139,7 +139,7 @@ Uses::Step Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch,
   const Status borrowed = part.state == State::absent ? slots_.borrow(range, index) : kOk;
   if (!borrowed.ok()) {
     if (moves_.may_overdraw()) {
-      warn_oversize(fetch.operation, ground_.bytes_of(pool_.capacity()), true, ground_.copies());
+      warn_of(fetch, true);
       part.write_wanted = use.write;
       const Status status = supply_.bring_beyond(range, index);
       *again = status.ok();
@@ -155,6 +155,12 @@ Uses::Step Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch,
   }
   fetch.borrowed = true;
   return Step::usable;
+}
+
+void Uses::warn_of(const Fetch& fetch, bool overdrawn) const {
+  std::size_t wanted = 0;
+  for (const Use& use : fetch.uses) wanted += use.last - use.first;
+  warn_oversize(fetch.operation, ground_.bytes_of(wanted), ground_.bytes_of(pool_.capacity()), overdrawn, ground_.copies());
 }
 
 FaultOutcome Uses::on_fault(Lock& lock, Address address) {

@@ -56,6 +56,7 @@ class Uses {
   Step fetch_part(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch);
   bool bring(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch);
   Step use_in_place(const Use& use, std::uint32_t index, Fetch& fetch, bool* again);
+  void warn_of(const Fetch& fetch, bool overdrawn) const;
 
   Ground& ground_;
   RangeTable& ranges_;

@@ -270,6 +270,28 @@ def test_a_trace_of_a_planned_iteration_knows_what_could_be_made_again(tmp_path:
     assert trace.call_again.any()
 
 
+def test_what_lives_on_for_what_was_dropped_is_not_the_programs(tmp_path: Path) -> None:
+    """A plan would count with it for good, and look for it in later iterations."""
+    core = native.load()
+    with vtensor.enabled("64MiB", chunk=PAGE, min_size=PAGE, recompute="only"):
+        core.observe()
+        core.see("all")
+        a = torch.rand(64, 1024)
+        b, expected = a + 1, (a + 1).numpy().copy()
+        core.parts.drop_all()
+        assert vtensor.residency(b).dropped > 0
+        vtensor.record()
+        vtensor.step()
+        del a
+        vtensor.step()  # b is alone now
+        c = torch.zeros(64, 1024) + 1
+        vtensor.step()
+        trace = vtensor.save_trace(tmp_path / "trace.npz")
+        assert np.count_nonzero(trace.tensor_born < 0) == 1
+        assert np.array_equal(b.numpy(), expected)
+        del c
+
+
 def test_random_numbers_that_two_threads_draw_at_once() -> None:
     """Whose generator had which state nobody can say: what was made of such numbers is not made again."""
     core, drop_everything, over = native.load(), dropping(), threading.Event()

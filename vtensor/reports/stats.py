@@ -137,11 +137,13 @@ def memory_summary() -> str:
     """
     s = memory_stats()
     config = active_config()
+    copies = config.recompute != "only"
     size = {name: format_bytes(value) for name, value in s.items() if "bytes" in name}
 
     def peak(name: str) -> str:
         return f"peak {size[name + '.peak']}"
 
+    waited = f"waited {s['wait_seconds']:.2f} s for copies"
     rows = [
         ("budget", size["budget_bytes"], ""),
         ("held in chunks", size["held_bytes.current"], peak("held_bytes")),
@@ -149,7 +151,7 @@ def memory_summary() -> str:
         ("absent, in the host store", size["absent_bytes.current"], peak("absent_bytes")),
         ("small tensors beside it", size["unmanaged_bytes.current"], peak("unmanaged_bytes")),
         ("moved out", size["moved_out_bytes"], f"{s['evictions']} vTensors; {s['discards']} more left for free"),
-        ("moved in", size["moved_in_bytes"], f"waited {s['wait_seconds']:.2f} s for copies"),
+        ("moved in", size["moved_in_bytes"], waited if copies else "of what was used in place"),
         ("planned iterations", f"{s['planned_iterations']} of {s['iterations']}", _plan_note(s)),
         _oversize(s, size["borrowed_bytes.peak"]),
     ]
@@ -186,6 +188,8 @@ def _plan_note(s: dict[str, Any]) -> str:
         left += f" ({_why_left()})"
     if s["rejoined"]:
         left += f" and came back: {s['planned_operations'] / s['operations']:.0%} of operations planned"
+    if active_config().recompute == "only":
+        return left  # nothing is copied to leave
     if not s["copy_lanes"]:
         return f"{left}; copied by the threads that compute"
     hidden, exposed = s["hidden_copy_seconds"], s["exposed_copy_seconds"]
