@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from lgm import Trace
 
 CHUNK = 1024
+
+
+def first_of(most: int, quick: int) -> list[object]:
+    """The seeds up to `most`, those from `quick` on in the long profile."""
+    return [seed if seed < quick else pytest.param(seed, marks=pytest.mark.long) for seed in range(most)]
 
 
 def build(

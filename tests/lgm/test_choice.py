@@ -17,7 +17,7 @@ from lgm.choosing.selection import demand, select
 from lgm.iteration.lifetimes import analyze_lifetimes, cover
 
 from .optimum import by_trying, within
-from .random_traces import lawless, training
+from .random_traces import first_of, lawless, training
 
 TRACES = sorted((Path(__file__).resolve().parents[2] / "traces").glob("*.npz"))
 
@@ -87,7 +87,7 @@ def check(name: str, life: object, device: Device) -> None:
         assert within(problem, problem.total(used), allowed), (name, costs)
 
 
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", first_of(20, quick=8))
 def test_random_traces_reach_the_optimum(block: int) -> None:
     pytest.importorskip("scipy")
     for seed in range(block * 50, block * 50 + 50):

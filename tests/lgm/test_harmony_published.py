@@ -69,7 +69,12 @@ def test_their_choices(row: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> 
     assert found.schedule == schedule_of(row)
 
 
-@pytest.mark.parametrize("row", [*CHOSEN, PUBLISHED[10]], ids=title)
+@pytest.mark.parametrize(
+    "row",
+    [row if row["profile"] != "vgg416" else pytest.param(row, marks=pytest.mark.long, id=title(row)) for row in CHOSEN]
+    + [pytest.param(PUBLISHED[10], marks=pytest.mark.long, id=title(PUBLISHED[10]))],
+    ids=title,
+)  # those in the long profile take a quarter of a minute each
 def test_ours_are_as_fast(row: dict[str, Any]) -> None:
     """With more ways to make packs, by the same arithmetic."""
     profile, machine = load_measured(PROFILES / f"{row['profile']}.npz"), machine_of(row)

@@ -31,8 +31,8 @@ Content = tuple[Any, dict[str, Any]]
 
 SECONDS = 5.0  # of a processor, for one command on one file
 MEMORY = 2 << 30  # more than before it; so that a defect costs a failed test and not the machine
-EVERY = 6
-"""A file is refused or read by all commands alike, so one of them reads all files, and the others try every sixth.
+EVERY = 12
+"""A file is refused or read by all commands alike, so one of them reads all files, and the others try every twelfth.
 With 1 here all commands try all files, in two minutes."""
 INTEGERS = (-(2**63), -1, 0, 1, 7, 2**31, 2**62, 2**63 - 1)
 FLOATS = (0.5, -1.5, float(2**70), float("nan"), float("inf"))

@@ -21,7 +21,7 @@ from lgm.timing.schedule import Moves, _leaves, _under_way, moves_of_plan
 from lgm.timing.simulate import run_on_demand, run_plan
 from lgm.validate import check, validate
 
-from .random_traces import CHUNK, build, lawless, training
+from .random_traces import CHUNK, build, first_of, lawless, training
 
 TRACES = sorted((Path(__file__).resolve().parents[2] / "traces").glob("*.npz"))
 
@@ -34,7 +34,7 @@ def device_for(trace: lgm.Trace, seed: int) -> Device:
     return Device(budget, 1e6 * rng.choice([0.3, 1, 3]), 1e6 * rng.choice([0.3, 1, 3]))
 
 
-@pytest.mark.parametrize("block", [pytest.param(k, marks=[pytest.mark.long] if k >= 10 else []) for k in range(20)])
+@pytest.mark.parametrize("block", first_of(20, quick=5))
 def test_every_plan_is_valid_and_its_moves_are_found_again(block: int) -> None:
     for seed in range(block * 50, block * 50 + 50):
         trace = lawless(seed) if seed % 4 else training(2 + seed % 7, seed)
@@ -136,7 +136,7 @@ def test_recorded_traces(path: Path, share: float) -> None:
     assert run_plan(trace, device, life, moves)[0] == plan.prediction
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", first_of(4, quick=2))
 def test_no_plan_beats_the_bound_by_windows_and_some_reach_it(block: int) -> None:
     nearest = np.inf
     for seed in range(block * 25, block * 25 + 25):
@@ -232,7 +232,7 @@ def test_clean_weights_leave_for_free() -> None:
 
 
 def test_layers_never_share_a_chunk() -> None:
-    for seed in range(60):
+    for seed in range(20):
         trace = training(2 + seed % 7, seed)
         plan = lgm.analyze(trace, device_for(trace, seed))
         life, moves = moves_of_plan(plan)

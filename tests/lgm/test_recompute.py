@@ -16,7 +16,7 @@ from lgm.mix import _Search
 from lgm.remaking.recompute import Making, candidates, choose_makings, copying_seconds
 from lgm.remaking.rewrite import rewrite
 
-from .random_traces import CHUNK, build, lawless, training
+from .random_traces import CHUNK, build, first_of, lawless, training
 from .test_design import CHUNK as MIB
 from .test_design import example
 
@@ -177,7 +177,7 @@ def test_what_is_named_as_needed_is_enough(seed: int) -> None:
 
 
 @pytest.mark.parametrize("copy", [2e-1, 2e-3, 2e-4, 2e-6])  # seconds, of a chunk
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", first_of(6, quick=3))
 def test_plans_that_mix_are_valid_and_not_slower(seed: int, copy: float, tmp_path: Path) -> None:
     trace = with_calls(training(12, seed), seed, share=1.0)
     life = analyze_lifetimes(trace)
@@ -198,7 +198,7 @@ def test_plans_that_mix_are_valid_and_not_slower(seed: int, copy: float, tmp_pat
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_of(4, quick=2))
 def test_no_price_is_much_better_than_the_one_found(seed: int, share: float) -> None:
     """Of too little that is made again, of too much, and where some of it needs more at once than there is."""
     trace = with_calls(training(12, seed), seed, share=1.0)

@@ -65,7 +65,7 @@ def diluted(trace: Trace, times: int) -> Trace:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("speed", [0.2e6, 0.3e6, 0.5e6])
+@pytest.mark.parametrize("speed", [0.2e6, *(pytest.param(s, marks=pytest.mark.long) for s in (0.3e6, 0.5e6))])
 def test_operations_that_move_nothing_take_no_effort_from_the_others(speed: float) -> None:
     few = relieve(lgm.analyze(rush(), device(0.5, speed)))
     many = relieve(lgm.analyze(diluted(rush(), 112), device(0.5, speed)))

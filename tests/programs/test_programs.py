@@ -78,12 +78,17 @@ def training(
     return model.state_dict(), losses, optimizer.state_dict()["state"], [p.grad for p in model.parameters()]
 
 
-# One of each sort with all cores, the others with one.
+def _profile(model: str, optimizer: str) -> list[pytest.MarkDecorator]:
+    """One of each sort with all cores, the others with one; every optimizer with one of the models."""
+    if optimizer in ("adamw", "sgd_foreach"):
+        return [pytest.mark.alone]
+    return [pytest.mark.long] * (model != "gpt2" and optimizer != "sgd")
+
+
 @pytest.mark.parametrize(
-    "optimizer",
-    [pytest.param(name, marks=[pytest.mark.alone] * (name in ("adamw", "sgd_foreach"))) for name in OPTIMIZERS],
+    ("model", "optimizer"),
+    [pytest.param(model, name, marks=_profile(model, name)) for model in MODELS for name in OPTIMIZERS],
 )
-@pytest.mark.parametrize("model", MODELS)
 def test_training(model: str, optimizer: str) -> None:
     def program() -> Any:
         if vtensor.is_enabled():
