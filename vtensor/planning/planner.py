@@ -270,7 +270,8 @@ class Planner:
 
     def _expect_shortfall(self, plan: lgm.Plan, device: lgm.Device) -> None:
         """Without copies a plan may be for more than there is (``stages``)."""
-        chunks = max(plan.device.budget_chunks - device.budget_chunks, 0)
+        held = plan.prediction.peak_chunks
+        chunks = max(held - device.budget_chunks, 0)
         self.core.expect_shortfall(chunks)
         if chunks > 0 and self.plan is None:
             log.warning(
@@ -278,7 +279,7 @@ class Planner:
                 "whatever can be made again is dropped as it comes, or host memory used in place, both slower. Raise "
                 "the budget, or allow copies (recompute='auto')",
                 format_bytes(device.budget_chunks * self.config.chunk),
-                format_bytes(plan.device.budget_chunks * self.config.chunk),
+                format_bytes(held * self.config.chunk),
             )
 
 

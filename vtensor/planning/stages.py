@@ -7,6 +7,7 @@ Leaves: who makes them (``analysis``), when (``planner``), how (:mod:`lgm`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ __all__ = ["plans"]
 
 _WORTH = 0.01  # of a step: a plan that gains less does not take the place of one that is followed
 _ATTEMPTS = 4  # at a budget that a plan without copies holds
+_EASIER = 1.03  # of the least that is needed: with so little more much less is made again
 
 _Make = Callable[[lgm.Trace, lgm.Device, lgm.Recompute], lgm.Plan]
 
@@ -36,7 +38,7 @@ def plans(
 
     What one operation needs above the budget is planned as used in place. Where nothing is copied there is one plan,
     for more than the budget if need be: for `beside` chunks more, as many as were used in place at most, or, if that is
-    not enough, for the fewest.
+    not enough, for hardly more than the fewest.
 
     Raises
     ------
@@ -83,5 +85,5 @@ def _without_copies(make: _Make, trace: lgm.Trace, device: lgm.Device, beside: i
         try:
             return make(trace, device, "only")
         except lgm.InfeasibleError as error:  # an operation alone may be what needs more, and then the whole still more
-            device = replace(device, budget_chunks=max(-(-error.needed // trace.chunk_bytes), least))
+            device = replace(device, budget_chunks=max(math.ceil(error.needed * _EASIER / trace.chunk_bytes), least))
     return make(trace, device, "only")
