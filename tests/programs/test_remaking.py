@@ -380,6 +380,7 @@ def test_what_leaves_without_a_plan_is_cheap_to_make_again() -> None:
         assert vtensor.residency(cheap).dropped > 0
         assert vtensor.residency(dear).dropped == 0
         assert (cheap == a + b).all()
+        assert "of what was used in place" in vtensor.memory_summary()  # and nothing of copies that are hidden
 
 
 @pytest.mark.parametrize(("policy", "recompute", "budget"), [("delta", "auto", 4_915_200), ("lru", "only", 9 << 20)])
