@@ -7,8 +7,8 @@
 
 namespace vt {
 
-// Once in a process: an operation needs `wanted` more than the budget frees at once, or, where nothing may be copied, than what
-// can be made again leaves. `overdrawn`: it gets it, else it uses the host store in place.
+// Once in a process: an operation needs so much (`wanted`) that the budget cannot free it at once, or, where nothing may be
+// copied, what can be made again does not leave it. `overdrawn`: it gets it, else it uses the host store in place.
 void warn_oversize(const char* operation, Bytes wanted, Bytes budget, bool overdrawn, bool copies);
 // Once in a process: an operation that cannot be stopped any more needs a slot, and the host store is full.
 void warn_host_full(Bytes capacity);

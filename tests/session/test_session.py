@@ -382,8 +382,8 @@ def test_a_plan_of_what_was_moved_meanwhile_is_not_taken(
     taken: list[Any] = []
     monkeypatch.setattr(planning.planner, "install", lambda _module, plan, *_: taken.append(plan))
     made = SimpleNamespace(
-        trace=SimpleNamespace(operations=1, seconds=1.0), reservation=0, remaking=None, device=lgm.Device(64, 1e9, 1e9),
-        prediction=SimpleNamespace(out_chunks=0, in_chunks=0, step_seconds=1.0),
+        trace=SimpleNamespace(operations=1, seconds=1.0), reservation=0, remaking=None,
+        prediction=lgm.Prediction(1.0, peak_chunks=64, waits_seconds=0.0, out_chunks=0, in_chunks=0),
     )  # fmt: skip
     monkeypatch.setattr(planning.planner, "plans", lambda *_, **__: [made])
     recording, device = SimpleNamespace(trace=None, followed=False), SimpleNamespace(budget_chunks=64)
