@@ -137,7 +137,6 @@ def memory_summary() -> str:
     """
     s = memory_stats()
     config = active_config()
-    copies = config.recompute != "only"
     size = {name: format_bytes(value) for name, value in s.items() if "bytes" in name}
 
     def peak(name: str) -> str:
@@ -151,7 +150,7 @@ def memory_summary() -> str:
         ("absent, in the host store", size["absent_bytes.current"], peak("absent_bytes")),
         ("small tensors beside it", size["unmanaged_bytes.current"], peak("unmanaged_bytes")),
         ("moved out", size["moved_out_bytes"], f"{s['evictions']} vTensors; {s['discards']} more left for free"),
-        ("moved in", size["moved_in_bytes"], waited if copies else "of what was used in place"),
+        ("moved in", size["moved_in_bytes"], "of what was used in place" if _without_copies() else waited),
         ("planned iterations", f"{s['planned_iterations']} of {s['iterations']}", _plan_note(s)),
         _oversize(s, size["borrowed_bytes.peak"]),
     ]
@@ -166,6 +165,11 @@ def memory_summary() -> str:
     return _Table("\n".join([title, *(f"  {name:<26} {value:>14}   {note}".rstrip() for name, value, note in rows)]))
 
 
+def _without_copies() -> bool:
+    """Whether what leaves is made again, and never copied."""
+    return active_config().recompute == "only"
+
+
 def _rank() -> str:
     """Which of several processes this is, where ``torchrun`` or the like says so."""
     rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
@@ -175,8 +179,8 @@ def _rank() -> str:
 def _oversize(s: dict[str, Any], borrowed: str) -> tuple[str, str, str]:
     if s["oversize"] or not s["borrowed_bytes.peak"]:
         note = f"peak {borrowed} used in place, in the host store" if s["borrowed_bytes.peak"] else ""
-        only = active_config().recompute == "only"  # what has no room need not be large then
-        return "found no room" if only else "larger than the budget", f"{s['oversize']} operations", note
+        name = "found no room" if _without_copies() else "larger than the budget"  # it need not be large then
+        return name, f"{s['oversize']} operations", note
     return "used in place", f"peak {borrowed}", "in the host store, for want of room"
 
 
@@ -188,8 +192,8 @@ def _plan_note(s: dict[str, Any]) -> str:
         left += f" ({_why_left()})"
     if s["rejoined"]:
         left += f" and came back: {s['planned_operations'] / s['operations']:.0%} of operations planned"
-    if active_config().recompute == "only":
-        return left  # nothing is copied to leave
+    if _without_copies():
+        return left
     if not s["copy_lanes"]:
         return f"{left}; copied by the threads that compute"
     hidden, exposed = s["hidden_copy_seconds"], s["exposed_copy_seconds"]
