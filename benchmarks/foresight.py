@@ -42,7 +42,7 @@ class Foresight:
 def of_last_step() -> Foresight | None:
     """None if the iteration that ended last is none of the newest plan's."""
     planner = planning.current()
-    raw, plan = planner.core.recorded_iteration(), planner.plan
+    raw, plan = planner.core.recorded_iteration(), planner.maker.plan
     if plan is None or not np.array_equal(raw["op_name"], plan.recorded.op_name):
         return None
     return of_times(plan, np.diff(np.append(raw["op_begin"], raw["end"])))

@@ -62,6 +62,7 @@ ROOMS = {  # the modules of each package of vtensor/
         {"background", "marker", "recordings"},
         {"journal", "speeds", "analysis", "plans"},
         {"stages"},
+        {"maker"},
         {"planner"},
         {"current_planner"},
         {"traces", "__init__"},

@@ -43,7 +43,14 @@ def set_log_level() -> None:
     if not log.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("vtensor: %(message)s"))
+        handler.addFilter(lambda _: not _program_shows_it())
         log.addHandler(handler)
+
+
+def _program_shows_it() -> bool:
+    """Whether what is logged comes to a terminal anyway, as after ``logging.basicConfig()``."""
+    shown = (getattr(handler, "stream", None) for handler in logging.getLogger().handlers)
+    return log.propagate and any(stream is not None and stream in (sys.stdout, sys.stderr) for stream in shown)
 
 
 def say(text: str, end: str = "\n") -> None:

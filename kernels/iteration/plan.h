@@ -43,6 +43,8 @@ struct Plan {
   // Whether the iteration itself allocates it.
   bool is_birth(std::uint32_t tensor) const noexcept { return lasting[tensor] == 0 && previous[tensor] == kNone; }
   std::uint32_t rows() const noexcept { return static_cast<std::uint32_t>(hash.size()); }
+  // The planned row with which what belongs to a row begins: what is made for its operation comes before it.
+  std::uint32_t begin_of(std::uint32_t row) const noexcept { return at.empty() || row == 0 ? row : at[row - 1] + 1; }
 };
 
 }  // namespace vt

@@ -207,7 +207,7 @@ bool PlanRunner::change_plan(Engine& engine, std::uint32_t row, StepId step) {
   }
   if (best == active_) return true;
   activate(engine, *best);
-  next_ = best->at.empty() ? row : best->at[row];
+  next_ = best->begin_of(row);
   return true;
 }
 
@@ -223,7 +223,7 @@ bool PlanRunner::rejoin(Engine& engine, std::uint32_t row, StepId step) {
             active_->allocated[births] - recorder_.allocated()};
   binding_.rejoin(*active_, ahead_.births, row + 1 - static_cast<std::uint32_t>(Trail::kLong));
   if (engine.seats() != nullptr) active_->seating.begin(*engine.seats(), binding_.present());
-  const std::uint32_t planned = active_->at.empty() ? place : active_->at[place];
+  const std::uint32_t planned = active_->begin_of(place);
   const Missed missed(*active_, next_, planned);
   next_ = planned;
   apart([&] {

@@ -34,6 +34,8 @@ def test_figures_are_of_the_steps_since_the_last() -> None:
         assert figures.of(4)["vtensor/swapped_out_mib"] == pytest.approx(1 / 4, abs=0.1)
         assert figures.of(4)["vtensor/swapped_out_mib"] == 0
         assert figures.of(4)["vtensor/budget_mib"] == 1
+    with vtensor.enabled("1MiB", chunk=4096, min_size=1):
+        assert min(figures.of(4).values()) >= 0  # counted anew
         del kept
 
 

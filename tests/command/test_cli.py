@@ -48,9 +48,10 @@ def test_an_unmodified_script(script: Path) -> None:
 
 
 def test_a_budget_behind_the_script_is_told_from_ours(script: Path) -> None:
-    done = run("run", str(script), "--budget", "4GiB")
-    assert done.returncode == 0, done.stderr
-    assert "what stands behind the script is the script's own; vtensor's --budget comes before it" in done.stderr
+    for how in ([str(script)], ["-m", "train"]):
+        done = run("run", *how, "--budget", "4GiB", cwd=script.parent)
+        assert done.returncode == 0, done.stderr
+        assert "what stands behind the script is the script's own; vtensor's --budget comes before it" in done.stderr
 
 
 def test_a_module(script: Path) -> None:
@@ -266,6 +267,25 @@ def test_a_page_about_a_run(script: Path, tmp_path: Path) -> None:
     assert text.count("<tr>") == 1 + 7  # the first begins before anybody looks
 
 
+def test_a_session_that_the_script_begins_anew_does_what_was_asked_for(script: Path, tmp_path: Path) -> None:
+    """And it is there until the process ends: a GPU may have no room for all that is away then."""
+    script.write_text(
+        "import atexit, torch, vtensor\n"
+        "vtensor.disable(); vtensor.enable('12MiB', chunk='64KiB', policy='lru', device='cpu')\n"
+        "atexit.register(lambda: print(vtensor.is_enabled(), all((t == 1).all() for t in kept)))\n"
+        "kept = [torch.ones(1 << 20) for _ in range(8)]\n"
+        "weight = torch.ones(1 << 16, requires_grad=True)\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "for _ in range(4):\n"
+        "    weight.square().sum().backward(); optimizer.step()\n"
+    )
+    page, trace = tmp_path / "run.html", tmp_path / "t.npz"
+    done = run("run", "--budget", "64MiB", "--watch", "--report", str(page), "--save-trace", str(trace), str(script))
+    assert done.returncode == 0 and done.stdout == "True True\n", done.stderr
+    assert page.is_file() and trace.is_file()
+    assert "vtensor: iteration 2, " in done.stderr
+
+
 def test_build(tmp_path: Path) -> None:
     """Where it is built already nothing is compiled again."""
     done = run("build")
@@ -284,7 +304,7 @@ def test_the_doctor_misses_headers_and_a_torch_that_is_new_enough(monkeypatch: p
     monkeypatch.setattr(doctor.native, "python_include", lambda: "/nowhere")
     monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
     found = {what: (well, text) for look in (doctor._torch, doctor._compiler) for what, well, text in look()}
-    assert found["torch"] == (False, "2.9.1+cpu (2.11 or newer is needed)")
+    assert found["torch"] == (False, "2.9.1+cpu (2.11 or newer is needed; pip install 'torch>=2.11')")
     assert found["python headers"][0] is False and "apt install python3-dev" in found["python headers"][1]
 
 

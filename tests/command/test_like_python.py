@@ -121,7 +121,7 @@ def test_the_program_may_end_while_a_plan_is_made(tmp_path: Path) -> None:
         "def task():\n"
         "    while True:\n"
         "        numpy.unique(numbers)\n"
-        "planning.current().work.start(task)\n"
+        "planning.current().maker.work.start(task)\n"
         "time.sleep(0.3)\n"
     )
     for _ in range(3):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,17 +62,18 @@ def test_what_a_killed_build_left_is_removed(library: Path, monkeypatch: pytest.
     assert library.is_file() and not cut_off.exists()
 
 
-def test_who_waits_for_anothers_build_says_so(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_waits_for_anothers_build_says_so(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()  # pytest's own is emptied when it is read, also of what another thread writes meanwhile
+    monkeypatch.setattr("sys.stderr", said)
     with (library.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         waits = threading.Thread(target=native.library._build_once, args=(library,))
         waits.start()
-        said = ""
-        while waits.is_alive() and "waiting for another process" not in said:
-            said += capsys.readouterr().err
+        while waits.is_alive() and "waiting for another process" not in said.getvalue():
+            time.sleep(0.001)
         fcntl.flock(lock, fcntl.LOCK_UN)
     waits.join()
-    assert "waiting for another process" in said
+    assert "waiting for another process" in said.getvalue()
 
 
 def test_what_is_ours_is_accepted(library: Path) -> None:

@@ -264,7 +264,7 @@ def test_it_is_begun_where_something_leaves(
             model(torch.randn(rows, 256)).square().mean().backward()
             optimizer.step()
     assert len(begun) == expected  # once, however many iterations go on leaving
-    assert all(allocations > 10 for allocations in begun)
+    assert all(10 < allocations < 100 for allocations in begun)  # of one iteration
 
 
 def test_none_is_begun_for_a_moments_work(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,6 +425,46 @@ def test_who_listens_is_told_whatever_the_policy(policy: str) -> None:
     assert told == 3
 
 
+def test_what_is_found_for_a_budget_that_was_is_not_said_of_the_one_that_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with vtensor.enabled("1MiB", chunk=4096, min_size=1, recompute="only"):
+        maker = planning.current().maker
+
+        def too_small(*_given: Any) -> None:
+            if changes:
+                vtensor.enable("2MiB")
+            raise lgm.InfeasibleError("an operation", 2, 1, "too small a budget")
+
+        monkeypatch.setattr(planning.maker, "make_recording", too_small)
+        for changes, said in ((True, ""), (False, "too small a budget")):
+            device = lgm.Device(maker.config.budget_chunks, 1e9, 1e9)
+            maker.begin({}, device)
+            maker.work.wait()
+            assert maker.why_not == said
+        assert caplog.text.count("too small a budget") == 1
+
+
+def test_who_makes_a_plan_stops_when_another_is_wanted(helper: Any) -> None:
+    with vtensor.enabled("1MiB", chunk=4096, min_size=1):
+        maker = planning.current().maker
+        asked = threading.Event()
+
+        def ask() -> None:
+            trace, device = question()
+            asked.set()
+            with pytest.raises(analysis.Abandoned):
+                while True:
+                    analysis.analyze(trace, device, "auto")
+
+        maker.work.start(ask)
+        assert asked.wait(60)
+        vtensor.enable("2MiB")
+        maker.work.wait()
+        analysis.begin()
+        lgm.validate(analysis.analyze(*question(), "never"))
+
+
 def test_a_plan_that_is_outdated_while_it_is_handed_over_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     with vtensor.enabled("1MiB", chunk=4096, min_size=1):
         planner = planning.current()
@@ -432,15 +472,15 @@ def test_a_plan_that_is_outdated_while_it_is_handed_over_is_forgotten(monkeypatc
 
         def forget_meanwhile() -> None:
             installed.append(planner.core.plan_counters()["installed"])
-            planner.forget_plans()
+            planner.maker.forget()
 
         device = lgm.Device(planner.config.budget_chunks, 1e9, 1e9)
         before = planner.core.plan_counters()
-        assert planner._hand_over(device, lambda: None)
-        planner._forgotten_when_begun = planner._forgotten
+        assert planner.maker._hand_over(device, lambda: None)
+        planner.maker._forgotten_when_begun = planner.maker._forgotten
         forgets = []
         monkeypatch.setattr(planner.core, "forget_plans", lambda: forgets.append(1), raising=False)
-        assert not planner._hand_over(device, forget_meanwhile)
+        assert not planner.maker._hand_over(device, forget_meanwhile)
         assert installed == [before["installed"]]
         assert len(forgets) == 2  # by who changed the budget, and once more for what came after that
-        assert not planner._hand_over(device, lambda: pytest.fail("nobody asks for it"))
+        assert not planner.maker._hand_over(device, lambda: pytest.fail("nobody asks for it"))

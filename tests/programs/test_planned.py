@@ -21,6 +21,7 @@ from torch import nn
 import lgm
 import vtensor
 from lgm.fitting import GPUS, on_gpu
+from lgm.iteration import analyze_lifetimes
 from vtensor import native, planning
 from vtensor.planning.current_planner import wait_for_plan
 from vtensor.planning.planner import Planner
@@ -174,7 +175,7 @@ def test_a_shape_that_repeats_during_another_analysis_gets_its_plan_later(monkey
         wait.wait(60)
         return analyze(*given, **options)
 
-    monkeypatch.setattr("vtensor.planning.planner.lgm.analyze", slow)
+    monkeypatch.setattr("vtensor.planning.maker.lgm.analyze", slow)
     monkeypatch.setitem(globals(), "wait_for_plan", lambda: None)  # an analysis takes longer than an iteration
 
     def program(t: Trainer) -> None:
@@ -672,6 +673,14 @@ def test_plans_that_do_not_fit_are_refused(trace: Path, tmp_path: Path) -> None:
         with pytest.raises(vtensor.ConfigError, match=words):
             vtensor.enable(plan=path, **options)
         assert not vtensor.is_enabled()
+    tight = lgm.Device(analyze_lifetimes(plan.trace).peak * 9 // 10, 1e9, 1e9)
+    for made, asked, words in (
+        ("never", "only", "copies, and recompute='only' copies nothing"),
+        ("only", "never", "makes things again, and recompute='never' does not"),
+    ):
+        lgm.save_plan(lgm.analyze(plan.trace, tight, recompute=made), path)
+        with pytest.raises(vtensor.ConfigError, match=words):
+            vtensor.enable(tight.budget_chunks * PAGE, chunk=PAGE, recompute=asked, plan=path)
     with pytest.raises(vtensor.ConfigError, match="not a plan"):
         vtensor.enable(1 << 28, chunk=PAGE, plan=trace)
 
@@ -778,7 +787,7 @@ def test_a_summary_says_that_each_step_has_a_thread_of_its_own(caplog: pytest.Lo
 def test_a_summary_says_that_the_first_plan_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     wait = threading.Event()
     analyze = lgm.analyze
-    monkeypatch.setattr("vtensor.planning.planner.lgm.analyze", lambda *a, **k: wait.wait(60) and analyze(*a, **k))
+    monkeypatch.setattr("vtensor.planning.maker.lgm.analyze", lambda *a, **k: wait.wait(60) and analyze(*a, **k))
     monkeypatch.setitem(globals(), "wait_for_plan", lambda: None)
     with vtensor.enabled(320 << 10, chunk=PAGE, min_size=1):
         trainer = Trainer()

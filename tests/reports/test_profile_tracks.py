@@ -78,6 +78,14 @@ def test_several_in_one_profile_each_have_their_time(tmp_path: Path) -> None:
     assert begins[0] - 1e4 < min(ours) and max(ours) < begins[len(begins) // 2] + 1e4
 
 
+def test_there_is_one_log() -> None:
+    with vtensor.enabled("64MiB"):
+        with vtensor.tracks(), pytest.raises(vtensor.VtensorError, match="another .* is open"), vtensor.tracks():
+            pass
+        with vtensor.tracks():
+            pass
+
+
 def test_a_profile_of_another_time_is_refused(tmp_path: Path) -> None:
     with vtensor.enabled("64MiB"):
         with vtensor.tracks() as tracks:

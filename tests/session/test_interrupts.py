@@ -228,9 +228,9 @@ def test_a_signal_while_disable_waits_for_an_analysis(monkeypatch: pytest.Monkey
         ended.set()
         raise lgm.InfeasibleError("none", 2, 1, "none")
 
-    monkeypatch.setattr(planning.planner, "make_recording", slow)
+    monkeypatch.setattr(planning.maker, "make_recording", slow)
     planner = planning.current()
-    planner.work.start(lambda: planner._analyze({}, lgm.Device(1, 1, 1)))
+    planner.maker.work.start(lambda: planner.maker._analyze({}, lgm.Device(1, 1, 1)))
     assert running.wait(60)
     ctrl_c = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,6 +17,8 @@ SAYS = "import logging; from vtensor.logs import log, set_log_level; {}; log.war
         ("pass", None, "vtensor: 5 of them"),
         ("set_log_level()", "info", "vtensor: 5 of them"),
         ("logging.basicConfig()", None, "WARNING:vtensor:5 of them"),
+        ("logging.basicConfig(); set_log_level()", "info", "WARNING:vtensor:5 of them"),
+        ("set_log_level(); logging.basicConfig()", "info", "WARNING:vtensor:5 of them"),
         ("set_log_level()", "loud", "vtensor: VTENSOR_LOG=loud is no level: debug, info, warning or error"),
     ],
 )

@@ -314,7 +314,7 @@ def test_a_forked_process_is_told_and_can_end(tmp_path: Path) -> None:
         "import os, torch, vtensor\n"
         "vtensor.enable('8MiB', device='cpu')\n"
         "from vtensor import planning\n"
-        "import time; planning.current().work.start(lambda: time.sleep(1))\n"
+        "import time; planning.current().maker.work.start(lambda: time.sleep(1))\n"
         "if (child := os.fork()) == 0:\n"
         "    assert not vtensor.is_enabled() and 'made in it are torch' in vtensor.memory_summary()\n"
         "    with vtensor.enabled('4MiB'):\n"
@@ -364,6 +364,28 @@ def test_of_blocks_in_two_threads_the_last_ends_the_session(leaves_first: str) -
     assert found == [True] and not vtensor.is_enabled()
 
 
+def test_blocks_of_two_threads_that_overlap_leave_the_budget_as_it_was() -> None:
+    inside, left = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with vtensor.enabled("4MiB"):
+            inside.set()
+            assert left.wait(60)
+
+    def budget() -> int:
+        return int(vtensor.memory_stats()["budget_bytes"]) >> 20
+
+    vtensor.enable("16MiB", device="cpu")
+    other = threading.Thread(target=second)
+    with vtensor.enabled("8MiB"):
+        other.start()
+        assert inside.wait(60)
+    assert budget() == 4  # somebody is within that one still
+    left.set()
+    other.join()
+    assert budget() == 16
+
+
 def test_an_ended_session_keeps_no_memory_but_its_tensors() -> None:
     with vtensor.enabled("16MiB", device="cpu"):
         kept = torch.ones(1 << 18)
@@ -380,19 +402,19 @@ def test_a_plan_of_what_was_moved_meanwhile_is_not_taken(
     everything(64 * PAGE, policy="plan")
     planner = planning.current()
     taken: list[Any] = []
-    monkeypatch.setattr(planning.planner, "install", lambda _module, plan, *_: taken.append(plan))
+    monkeypatch.setattr(planning.maker, "install", lambda _module, plan, *_: taken.append(plan))
     made = SimpleNamespace(
         trace=SimpleNamespace(operations=1, seconds=1.0), reservation=0, remaking=None,
         prediction=lgm.Prediction(1.0, peak_chunks=64, waits_seconds=0.0, out_chunks=0, in_chunks=0),
     )  # fmt: skip
-    monkeypatch.setattr(planning.planner, "plans", lambda *_, **__: [made])
+    monkeypatch.setattr(planning.maker, "plans", lambda *_, **__: [made])
     recording, device = SimpleNamespace(trace=None, followed=False), SimpleNamespace(budget_chunks=64)
-    planner._plan(recording, {}, device)
+    planner.maker._plan(recording, {}, device)
     assert taken == [made]
-    planner.forget_plans()  # while the next is being made
-    planner._plan(recording, {}, device)
+    planner.maker.forget()  # while the next is being made
+    planner.maker._plan(recording, {}, device)
     assert taken == [made]
-    planner.plan = None
+    planner.maker.plan = None
 
 
 def test_a_session_may_end_while_a_plan_is_made(
@@ -411,12 +433,12 @@ def test_a_session_may_end_while_a_plan_is_made(
         stop_planner()
 
     stop_planner = lifecycle.stop_planner
-    monkeypatch.setattr(planning.planner, "make_recording", make)
+    monkeypatch.setattr(planning.maker, "make_recording", make)
     monkeypatch.setattr(lifecycle, "stop_planner", stop)
-    planner.work.start(lambda: planner._analyze({}, lgm.Device(1, 1, 1)))
+    planner.maker.work.start(lambda: planner.maker._analyze({}, lgm.Device(1, 1, 1)))
     assert begun.wait(60)
     vtensor.disable()
-    assert "analysis failed" not in caplog.text and not planner.why_not
+    assert "analysis failed" not in caplog.text and not planner.maker.why_not
 
 
 def test_sizes_that_never_come_again_do_not_fill_the_budget() -> None:

@@ -83,7 +83,7 @@ def test_what_is_given_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     relative = make_config(options=Options(spill_dir=tmp_path.name))
     monkeypatch.chdir("/")  # what is relative was so where it was said
     assert relative.spill_dir == str(tmp_path)
-    assert asked_again(relative, "1GiB", Options()).spill_dir == str(tmp_path)
+    assert asked_again(relative, "1GiB", {}).spill_dir == str(tmp_path)
     assert make_config(options=Options(host="1GiB")).host == GIB
     assert make_config(options=Options(recompute="only")).spill_dir == ""
     monkeypatch.setenv("VTENSOR_BUDGET", "2GiB")

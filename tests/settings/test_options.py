@@ -15,14 +15,27 @@ from vtensor.settings.options import Options
 USUAL = asdict(Options())
 
 
-def test_enable_offers_all_with_the_same_defaults() -> None:
+def test_enable_offers_all_and_knows_what_was_left_out() -> None:
     offered = inspect.signature(vtensor.enable).parameters
-    assert {name: offered[name].default for name in offered if name not in ("budget", "plan")} == USUAL
+    assert {name: offered[name].default for name in offered if name not in ("budget", "plan")} == dict.fromkeys(USUAL)
 
 
 def test_so_does_the_command_line() -> None:
     asked = vars(_parser().parse_args(["run", "train.py"]))
     assert {name: asked[name] for name in USUAL} == USUAL
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"policy": "lru"}, {"policy": "plan"}), ({"oversize": "raise"}, {"oversize": "borrow"})],
+)
+def test_asking_again_for_what_is_usual_is_asking(first: dict[str, Any], second: dict[str, Any]) -> None:
+    with vtensor.enabled("64MiB", device="cpu", **first):
+        vtensor.enable("32MiB", **first)
+        vtensor.enable("16MiB")  # nothing else is asked for
+        with pytest.raises(vtensor.ConfigError, match=rf"other settings \({next(iter(second))}\)"):
+            vtensor.enable("16MiB", **second)
+        assert vtensor.memory_stats()["budget_bytes"] == 16 << 20
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ class Figures:
         steps = max(steps, 1)
 
         def each(name: str) -> float:
-            return (float(stats[name]) - self._before.get(name, 0.0)) / steps
+            now, before = float(stats[name]), self._before.get(name, 0.0)
+            return (now - before if now >= before else now) / steps  # a new session counts anew
 
         found = {"budget_mib": stats["budget_bytes"] / _MIB, "held_mib": stats["held_bytes.peak"] / _MIB}
         found |= {name: each(key) / _MIB for name, key in _MOVED.items()}

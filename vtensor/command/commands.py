@@ -24,7 +24,6 @@ __all__ = ["build", "demo", "doctor", "fit", "run", "script_of"]
 
 def run(options: argparse.Namespace) -> int:
     from .. import session
-    from ..planning import traces
     from ..session import lifecycle
 
     _check_script(options)
@@ -32,15 +31,14 @@ def run(options: argparse.Namespace) -> int:
     _check_can_write(options, "report")
     if options.report is not None and importlib.util.find_spec("plotly") is None:
         raise ConfigError("--report needs plotly: pip install plotly")
-    if options.budget is None and any(word.split("=")[0] == "--budget" for word in script_of(options)[1:]):
+    its_own = options.module[1:] if options.module else script_of(options)[1:]
+    if options.budget is None and any(word.split("=")[0] == "--budget" for word in its_own):
         say("vtensor: what stands behind the script is the script's own; vtensor's --budget comes before it")
     session.enable(
         options.budget, plan=options.plan, **{field.name: getattr(options, field.name) for field in fields(Options)}
     )
     files = [file for file in (options.save_trace, options.report) if file is not None]
-    if files and lifecycle.is_enabled():
-        traces.record()
-    elif files:
+    if files and not lifecycle.is_enabled():
         print(f"vtensor: {' and '.join(files)} will not be written while VTENSOR_DISABLE is set", file=sys.stderr)
     return _launch(options, trace=options.save_trace, report=options.report, watch=options.watch)
 
@@ -50,7 +48,7 @@ def fit(options: argparse.Namespace) -> int:
     from ..planning import traces
     from ..session import lifecycle
     from ..settings.available import budget_of_its_own, free_memory
-    from ..settings.which_device import which_device
+    from ..settings.which_device import current_gpu, which_device
     from .fit import Measuring
 
     _check_script(options)
@@ -60,8 +58,10 @@ def fit(options: argparse.Namespace) -> int:
     device = which_device(options.device)
     if options.gpu is not None and device != "cpu":
         raise ConfigError("--gpu goes by the times of a processor: pass --device cpu, where the script runs there")
+    # All there is; but of a GPU, whose chunks are taken at once, what is free.
+    budget = 1.0 if device == "cpu" else budget_of_its_own(free_memory(device, current_gpu()[0]))
     session.enable(
-        1.0 if device == "cpu" else budget_of_its_own(free_memory(device)),  # a GPU's chunks are taken at once
+        budget,
         device=device,
         chunk=options.chunk,
         min_size=options.min_size,

@@ -21,6 +21,7 @@ from ..settings.sizes import format_bytes
 __all__ = ["examine", "report"]
 
 _TORCH = (2, 11)  # as in pyproject.toml
+_MAPPINGS = 65530  # the default of Linux
 
 Finding = tuple[str, bool, str]
 """What was looked at, whether it is as needed, and what was found or what to do."""
@@ -55,8 +56,9 @@ def _kernel() -> Iterator[Finding]:
     count = most_mappings()
     yield (
         "mappings",
-        count >= 65530,
-        f"vm.max_map_count = {count}: room for about {format_bytes(most_chunks() * (2 << 20))} in chunks of 2 MiB",
+        count >= _MAPPINGS,
+        f"vm.max_map_count = {count}: room for about {format_bytes(most_chunks() * (2 << 20))} in chunks of 2 MiB"
+        + ("; 'sysctl -w vm.max_map_count=65530' is what most systems have" if count < _MAPPINGS else ""),
     )
 
 
@@ -68,7 +70,9 @@ def _torch() -> Iterator[Finding]:
     import torch
 
     enough = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= _TORCH
-    yield "torch", enough, f"{torch.__version__} ({'.'.join(map(str, _TORCH))} or newer is needed)"
+    needed = ".".join(map(str, _TORCH))
+    how = "" if enough else f"; pip install 'torch>={needed}'"
+    yield "torch", enough, f"{torch.__version__} ({needed} or newer is needed{how})"
     if torch.version.cuda is not None:
         headers = cuda_include(torch.version.cuda)
         text = str(headers or f"no cuda.h; {how_to_get_them(torch.version.cuda)}")

@@ -188,11 +188,13 @@ class Measuring:
             _say("their times do not agree, so take those below as a hint: is something else running here?")
         if len(self._times) > 1:
             _say(f"iterations are of {len(self._times)} kinds or sizes; this is the largest of those that came often")
-        if self._device is None or self._device.out_speed == ASSUMED_LINK:
-            _say(f"too little was copied to measure it: {ASSUMED_LINK / 1e9:.0f} GB/s each way is assumed{self._why}")
-        else:
-            out, back = (format_bytes(speed) for speed in (self._device.out_speed, self._device.in_speed))
-            _say(f"copies here: {out}/s out, {back}/s back")
+        speeds = (ASSUMED_LINK,) * 2 if self._device is None else (self._device.out_speed, self._device.in_speed)
+        if ASSUMED_LINK not in speeds:
+            _say("copies here: {}/s out, {}/s back".format(*map(format_bytes, speeds)))
+            return
+        sides = [side for side, speed in zip(("out", "back"), speeds, strict=True) if speed == ASSUMED_LINK]
+        way = "each way" if len(sides) == 2 else sides[0]
+        _say(f"too little was copied to measure it: {ASSUMED_LINK / 1e9:.0f} GB/s {way} is assumed{self._why}")
 
 
 def _kind(raw: dict[str, Any]) -> tuple[int, int]:

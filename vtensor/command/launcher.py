@@ -17,17 +17,18 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError
 from ..logs import say
-from ..planning.current_planner import keep_journal
-from ..planning.traces import save_trace, size_of, write_if_possible
+from ..planning.current_planner import keep_journal, of_each_session
+from ..planning.traces import record, save_trace, size_of, write_if_possible
 from ..reports.page import report
 from ..reports.stats import memory_stats, memory_summary
-from ..session.lifecycle import active_config, end, is_enabled
+from ..session.lifecycle import active_config, is_enabled
 from ..settings.sizes import format_bytes
 
 __all__ = ["NOTHING", "Wishes", "run_module", "run_script"]
@@ -142,10 +143,7 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
     # __mp_main__, which multiprocessing takes for this process' __main__ when it is imported, as torch did before.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     process, managed = os.getpid(), is_enabled()  # VTENSOR_DISABLE may have kept it off
-    if managed and (wishes.report is not None or wishes.watch):
-        journal = keep_journal()
-        if wishes.watch:
-            journal.watch()
+    forget_wishes = of_each_session(partial(_begin_with, wishes)) if managed else None
     ending = _Ending()
     try:
         try:
@@ -166,9 +164,20 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
         ending.interrupted = isinstance(error, KeyboardInterrupt)
         return 1
     finally:
-        if managed and os.getpid() == process:
+        if forget_wishes is not None and os.getpid() == process:
             _wait_for_threads()
             _say_goodbye(wishes, ending.code)
+            forget_wishes()
+
+
+def _begin_with(wishes: Wishes) -> None:
+    """What a session must do from its beginning, for what is said in the end."""
+    if wishes.trace is not None or wishes.report is not None:
+        record()
+    if wishes.report is not None or wishes.watch:
+        journal = keep_journal()
+        if wishes.watch:
+            journal.watch()
 
 
 def _wait_for_threads() -> None:
@@ -226,6 +235,7 @@ def _exit_code(stop: SystemExit) -> int:
 
 
 def _say_goodbye(wishes: Wishes, code: int) -> None:
+    """The session stays, as in a program that began one: a GPU may have no room for what would come back."""
     if not is_enabled():
         unwritten = "".join(
             f", and {path} was not written" for path in (wishes.trace, wishes.report) if path is not None
@@ -241,7 +251,6 @@ def _say_goodbye(wishes: Wishes, code: int) -> None:
         wishes.tell()
     else:
         _sum_up(code)
-    end()
 
 
 def _sum_up(code: int) -> None:

@@ -52,8 +52,8 @@ def _unseen(run: Callable[..., Any], core: ModuleType, written: Callable[..., It
 
 
 def _watch(module: ModuleType, core: ModuleType) -> None:
-    graph = module.CompiledFxGraph
-    replace(graph, "__call__", _unseen(graph.__call__, core, _written_by))
+    if (graph := getattr(module, "CompiledFxGraph", None)) is not None:
+        replace(graph, "__call__", _unseen(graph.__call__, core, _written_by))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -89,7 +89,7 @@ def watch_compiled(core: ModuleType) -> None:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     replace(sys.modules[__name__], "_core", core)
-    if (imported := sys.modules.get(_GRAPHS)) is not None and hasattr(imported, "CompiledFxGraph"):
+    if (imported := sys.modules.get(_GRAPHS)) is not None:
         _watch(imported, core)
     for name in _RUNNERS:
         runner = getattr(torch._C._aoti, name, None)

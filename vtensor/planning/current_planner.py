@@ -26,6 +26,7 @@ __all__ = [
     "keep_journal",
     "listen",
     "newest_plan",
+    "of_each_session",
     "start_planner",
     "step",
     "stop_planner",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 _planner: Planner | None = None
+_wishes: list[Callable[[], None]] = []  # of whoever runs the program, which may end a session and begin another
 _UNMARKED = (
     "no iteration ended: that takes a step of a torch.optim optimizer, nine backward passes, some rounds of a loop "
     "that brings the same tensors back each time, or vtensor.step()"
@@ -47,11 +49,13 @@ def start_planner(config: Config, plan: lgm.Plan | None) -> Planner:
     _planner = Planner(core := native.load(), config)
     if plan is not None:
         install(core, plan, recording_of(plan), config.budget_chunks)
-        _planner.plan = plan
+        _planner.maker.plan = plan
         core.observe()
     if config.policy == "plan":  # which hears of each iteration anyway
         keep_journal()
     _planner.attach()
+    for wish in _wishes:
+        wish()
     return _planner
 
 
@@ -105,9 +109,16 @@ def listen(listener: Callable[[], None]) -> Callable[[], None]:
     return lambda: listeners.remove(listener)
 
 
+def of_each_session(wish: Callable[[], None]) -> Callable[[], None]:
+    """Do it for the session that is there, and whenever another begins; what is returned ends that."""
+    wish()
+    _wishes.append(wish)
+    return lambda: _wishes.remove(wish)
+
+
 def newest_plan() -> lgm.Plan | None:
     """The plan made or read last; None without one."""
-    return None if _planner is None else _planner.plan
+    return None if _planner is None else _planner.maker.plan
 
 
 def why_no_plan() -> str:
@@ -116,10 +127,10 @@ def why_no_plan() -> str:
         return ""
     if not planner.hears:
         return _UNMARKED
-    return planner.why_not or ("the first is still being made" if planner.work.busy else "")
+    return planner.maker.why_not or ("the first is still being made" if planner.maker.work.busy else "")
 
 
 def wait_for_plan() -> None:
     """Wait until the analysis under way, if any, is done; its plan is followed from the next boundary on."""
     if (planner := _planner) is not None:
-        planner.work.wait()
+        planner.maker.work.wait()

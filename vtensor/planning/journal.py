@@ -7,7 +7,6 @@ Leaves: where iterations end (``planner``), drawing (``lgm.reports``).
 from __future__ import annotations
 
 import collections
-import shutil
 import time
 from types import ModuleType
 from typing import Any
@@ -46,19 +45,19 @@ class Journal:
         self._before = now
 
     def watch(self) -> None:
-        """Show the newest on stderr: in place on a terminal, a line every ten seconds elsewhere."""
+        """Show the newest on stderr: every two seconds on a terminal, every ten elsewhere.
+
+        In lines of their own, as the program prints there, too.
+        """
         self._next_line = 0.0
 
     def _show(self, now: float, row: dict[str, Any], shot: dict[str, Any]) -> None:
         held, budget = (format_bytes(shot[name] * shot["chunk_bytes"]) for name in ("held_chunks", "budget_chunks"))
-        line = (
+        self._next_line = now + (2.0 if is_watched() else 10.0)
+        say(
             f"vtensor: iteration {row['iteration']}, {row['seconds']} s; held {held} of {budget}; "
             f"out {row['out']}, in {row['in']}, made again {row['made again']}; {row['plan']}"
         )
-        seen = is_watched()
-        self._next_line = now + (0.5 if seen else 10.0)
-        width = shutil.get_terminal_size().columns - 1  # a longer line would wrap, and not be written over
-        say(f"\r{line[:width].ljust(width)}\r" if seen else line, end="" if seen else "\n")
 
     @staticmethod
     def _row(before: Any, now: Any) -> dict[str, Any]:

@@ -185,5 +185,15 @@ def _check_fits(plan: lgm.Plan, config: Config, path: str | os.PathLike[str]) ->
         raise ConfigError(
             f"plan={os.fspath(path)!r} was made for a budget of "
             f"{format_bytes(plan.device.budget_chunks * config.chunk)}, "
-            f"and budget= is {format_bytes(config.budget)}"
+            f"and budget= is {format_bytes(config.budget)}; raise it, or have one made for it (lgm analyze --budget)"
+        )
+    if config.recompute == "only" and plan.prediction.out_chunks + plan.prediction.in_chunks > 0:
+        raise ConfigError(
+            f"plan={os.fspath(path)!r} copies, and recompute='only' copies nothing; leave recompute= out, or have one "
+            "made that does not (lgm analyze --recompute only)"
+        )
+    if config.recompute == "never" and plan.remaking is not None:
+        raise ConfigError(
+            f"plan={os.fspath(path)!r} makes things again, and recompute='never' does not; leave recompute= out, or "
+            "have one made that only copies (lgm analyze --recompute never)"
         )

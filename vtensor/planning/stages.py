@@ -54,14 +54,14 @@ def plans(
         return
     whole = trace
     trace = within(whole, device.budget_chunks)
-    if not is_beside() or not in_haste:
-        yield make(trace, device, recompute)
-        return
+    twice = is_beside() and in_haste
     try:
-        first = make(trace, device, "never")
+        first = make(trace, device, "never" if twice else recompute)
     except lgm.InfeasibleError as error:
         raise error if trace is whole else beyond(error, whole) from None
     yield first
+    if not twice:
+        return
     if recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
         return
     waits = not only_computes(first)

@@ -38,7 +38,8 @@ def record() -> None:
     planner = current()
     planner.record()
     planner.core.observe()
-    if not is_verifying() and planner.config.leaving == "copy":  # else all is seen anyway
+    sees_all = planner.config.leaving != "copy" or (is_verifying() and planner.config.recompute != "never")
+    if not sees_all:
         planner.core.see("noted")  # a trace says what could be made again
 
 

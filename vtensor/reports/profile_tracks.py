@@ -14,9 +14,11 @@ import gzip
 import itertools
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -29,6 +31,7 @@ from ..settings.sizes import format_bytes
 __all__ = ["Tracks", "tracks"]
 
 _MARK = "vtensor: iteration "
+_alone = threading.Lock()
 _numbers = itertools.count()  # of all in this process: several may be in one profile
 _TRACKS = {"copy out": "copies out", "copy in": "copies in", "make again": "made again"}
 
@@ -46,6 +49,10 @@ class Tracks:
         name = f"{_MARK}{next(_numbers)}"
         with torch.profiler.record_function(name):
             self._marks[name] = time.monotonic_ns()
+
+    def take(self, core: ModuleType) -> None:
+        """The log ends, and is here from now on."""
+        self.spans = core.take_spans()
 
     def add_to(self, path: str | os.PathLike[str]) -> int:
         """Add the tracks to a file that ``profile.export_chrome_trace(path)`` wrote (``.json`` or ``.json.gz``).
@@ -107,6 +114,8 @@ def tracks() -> Iterator[Tracks]:
     ------
     NotEnabledError
         If vtensor is not enabled.
+    VtensorError
+        If somebody else keeps such a log: there is one.
 
     Examples
     --------
@@ -121,13 +130,14 @@ def tracks() -> Iterator[Tracks]:
     >>> vtensor.disable()
     """
     core = active_core()
-    kept = Tracks()
-    core.keep_spans()
-    unlisten = listen(kept.mark)
-    kept.mark()
-    try:
-        yield kept
-    finally:
-        unlisten()
+    if not _alone.acquire(blocking=False):
+        raise VtensorError("another 'with vtensor.tracks()' is open, and there is one log; leave that first")
+    with contextlib.ExitStack() as undone:
+        undone.callback(_alone.release)
+        kept = Tracks()
+        undone.callback(kept.take, core)
+        core.keep_spans()
+        undone.callback(kept.mark)
+        undone.callback(listen(kept.mark))
         kept.mark()
-        kept.spans = core.take_spans()
+        yield kept

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..logs import log, set_log_level
 from ..settings.environment import is_set
-from ..settings.options import Device, Granularity, Options, Oversize, Policy, Recompute
+from ..settings.options import Device, Granularity, Oversize, Policy, Recompute
 from . import lifecycle
 
 __all__ = ["disable", "enable", "enabled", "keeping_the_session"]
@@ -25,16 +25,16 @@ _is_kept = False  # 'vtensor fit' runs a script: its own words about budgets are
 def enable(
     budget: int | float | str | None = None,
     *,
-    device: Device = "auto",
+    device: Device | None = None,
     chunk: int | str | None = None,
     min_size: int | str | None = None,
     host: int | str | None = None,
     spill_dir: str | os.PathLike[str] | None = None,
-    policy: Policy = "plan",
-    granularity: Granularity = "chunk",
-    oversize: Oversize = "borrow",
+    policy: Policy | None = None,
+    granularity: Granularity | None = None,
+    oversize: Oversize | None = None,
     link: float | str | None = None,
-    recompute: Recompute = "auto",
+    recompute: Recompute | None = None,
     plan: str | os.PathLike[str] | None = None,
 ) -> None:
     """Train in `budget` bytes: what does not fit waits in host memory, and is back before it is read.
@@ -51,7 +51,7 @@ def enable(
         budget is lowered where what is not managed grows into the reserve.
     device
         ``"cpu"``: torch's CPU tensors. ``"cuda"``: those of the current CUDA device; in a process of torchrun that has
-        chosen none yet, the one of its rank. ``"auto"``: the GPU where torch sees one, else the CPU.
+        chosen none yet, the one of its rank. Default: ``"auto"``, the GPU where torch sees one, else the CPU.
     chunk
         Bytes of one vTensor, the unit in which tensors move; a power of two. Default: ``"2MiB"`` on the CPU, more
         where a budget would be more chunks than Linux has mappings for (from 64 GiB on, as it is usually set);
@@ -61,29 +61,30 @@ def enable(
         and are counted (``unmanaged_bytes`` in :func:`vtensor.memory_stats`).
     host
         Bytes the host store may take. Default: four fifths of RAM, or a quarter to a third of the addresses that are
-        left where they are limited (``ulimit -v``) and that is less; or what is free in `spill_dir`.
+        left where they are limited (``ulimit -v``) and that is less; what is free in `spill_dir`; where no `budget` is
+        given and there is no disk, what that leaves.
     spill_dir
         A directory: absent vTensors live in a file there instead of in RAM, so that a model larger than RAM trains.
     policy
-        ``"plan"``: two iterations are recorded, a plan is made in the background, and later iterations follow it, with
-        copies hidden behind computing where copies have lanes of their own. Until then, and whenever an iteration
-        differs, the longest unused leave.
+        ``"plan"``, the default: two iterations are recorded, a plan is made in the background, and later iterations
+        follow it, with copies hidden behind computing where copies have lanes of their own. Until then, and whenever an
+        iteration differs, the longest unused leave.
         ``"lru"``: they always do. ``"size_staleness"``: always the largest bytes x staleness (the filter of DELTA,
-        arXiv 2203.15980). ``"delta"``: the same, and each is copied or dropped by what either takes as measured;
-        what was found away when an iteration came the second time is brought back in time from then on.
+        arXiv 2203.15980). ``"delta"``: the same, and each is copied or dropped by what either takes as measured; what
+        was found away when an iteration came the second time is brought back in time from then on.
     granularity
-        ``"chunk"``: exactly as many vTensors of a victim leave as are needed. ``"tensor"``: the whole victim, the
-        baseline of the vTensor paper.
+        ``"chunk"``, the default: exactly as many vTensors of a victim leave as are needed. ``"tensor"``: the whole
+        victim, the baseline of the vTensor paper.
     oversize
-        What happens when one operation needs more than the budget. ``"borrow"``: it uses what does not fit in place
-        in the host store, slowly. ``"raise"``: allocations raise instead.
+        What happens when one operation needs more than the budget. ``"borrow"``, the default: it uses what does not fit
+        in place in the host store, slowly. ``"raise"``: allocations raise instead.
     link
         Limits the copies of each direction to so many bytes a second (``"6GB/s"``), to emulate a slow bus.
     recompute
-        ``"auto"``: plans may drop what is cheaper to make again than to copy: the operations that made it run once
-        more, bit for bit, when it is needed. ``"never"``: all that leaves is copied. ``"only"``: nothing is copied,
-        for devices whose memory is the host's, and for training in less RAM with no disk: what cannot be made again
-        stays, above the budget if need be.
+        ``"auto"``, the default: plans may drop what is cheaper to make again than to copy: the operations that made it
+        run once more, bit for bit, when it is needed. ``"never"``: all that leaves is copied. ``"only"``: nothing is
+        copied, for devices whose memory is the host's, and for training in less RAM with no disk: what cannot be made
+        again stays, above the budget if need be.
         With ``VTENSOR_VERIFY=replay`` nothing is dropped; what would be is made again and compared.
     plan
         A plan made by ``lgm analyze``, followed from the first iteration that fits it; chunks are as large as it says.
@@ -101,8 +102,8 @@ def enable(
 
     Notes
     -----
-    Enabled already: the same settings do nothing, another `budget` takes effect at once (arguments left at their
-    defaults keep what is in force), anything else raises, and so does a `plan`. ``VTENSOR_DISABLE=1`` makes this call
+    Enabled already: the same settings do nothing, another `budget` takes effect at once (arguments left out keep
+    what is in force), anything else raises, and so does a `plan`. ``VTENSOR_DISABLE=1`` makes this call
     do nothing.
 
     Examples
@@ -120,19 +121,19 @@ def enable(
         log.warning("'vtensor fit' runs the script without a budget: its vtensor.enable() does nothing")
         return
     set_log_level()
-    options = Options(
-        device=device,
-        chunk=chunk,
-        min_size=min_size,
-        host=host,
-        spill_dir=spill_dir,
-        policy=policy,
-        granularity=granularity,
-        oversize=oversize,
-        link=link,
-        recompute=recompute,
-    )
-    lifecycle.ask(budget, options, plan)
+    asked = {
+        "device": device,
+        "chunk": chunk,
+        "min_size": min_size,
+        "host": host,
+        "spill_dir": spill_dir,
+        "policy": policy,
+        "granularity": granularity,
+        "oversize": oversize,
+        "link": link,
+        "recompute": recompute,
+    }
+    lifecycle.ask(budget, {name: value for name, value in asked.items() if value is not None}, plan)
 
 
 def disable() -> None:

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -88,16 +89,16 @@ def active_core() -> ModuleType:
     return native.load()
 
 
-def ask(budget: int | float | str | None, options: Options, plan: str | os.PathLike[str] | None) -> None:
+def ask(budget: int | float | str | None, asked: dict[str, Any], plan: str | os.PathLike[str] | None) -> None:
     """Begin a session of these arguments of :func:`vtensor.enable`; the one that is there takes another budget."""
     with _lock:
         if _active is None:
             _end()  # what an interrupted call left
-            _begin(*config_and_plan(budget, options, plan))
+            _begin(*config_and_plan(budget, Options(**asked), plan))
         elif plan is not None:
             raise ConfigError("vtensor is enabled already; a plan= is taken at the first enable() only")
         else:
-            _change_budget(_active, asked_again(_active, budget, options).budget)
+            _change_budget(_active, asked_again(_active, budget, asked).budget)
 
 
 def end() -> None:
@@ -126,18 +127,18 @@ def enter(block: Block, begin: Callable[[], None]) -> None:
 
 
 def leave(block: Block, back: Callable[[int], None], end: Callable[[], None]) -> None:
-    """`back` asks for the budget around it, or `end` is called; if others are within it still, the oldest ends it."""
+    """`back` asks for the budget around it, or `end` is called; if others are within it still, the oldest does it."""
     with _lock:
         if block not in _blocks:  # interrupted before it was entered: it changed nothing
             return
         _blocks.discard(block)
-        if block.outer is not None:
-            if is_enabled():
-                back(block.outer.budget)
-        elif _blocks:
-            min(_blocks, key=lambda each: each.number).outer = None
-        else:
+        within = [each for each in _blocks if each.number > block.number or block.outer is None]
+        if within:  # of other threads
+            min(within, key=lambda each: each.number).outer = block.outer
+        elif block.outer is None:
             end()
+        elif is_enabled():
+            back(block.outer.budget)
 
 
 def resize(budget: int) -> None:

@@ -83,7 +83,7 @@ class Shelves:
                 self._planner.shelves += 1
         finally:
             if not self._keep_plans:
-                self._planner.forget_plans()  # they know the tensors that were moved
+                self._planner.maker.forget()  # they know the tensors that were moved
         count = sum(map(len, shelves))
         log.info("%d tensors share %d allocations: %s less padding", count, len(shelves), format_bytes(saved))
 

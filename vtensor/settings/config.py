@@ -209,8 +209,8 @@ def _host(options: Options, spill_dir: str, chunk: int, budget: int) -> int:
     return max(disk.f_bavail * disk.f_frsize, chunk)
 
 
-def asked_again(active: Config, budget: int | float | str | None, options: Options) -> Config:
-    """What enabling again asks for: arguments left at their defaults keep what is in force.
+def asked_again(active: Config, budget: int | float | str | None, asked: dict[str, Any]) -> Config:
+    """What enabling again asks for: options that are not among those `asked` for keep what is in force.
 
     Raises
     ------
@@ -218,15 +218,12 @@ def asked_again(active: Config, budget: int | float | str | None, options: Optio
         If anything but the budget differs.
     """
     names = [field.name for field in fields(Options)]
-    unasked = Options()
-    kept: dict[str, Any] = {
-        name: getattr(active, name) or None for name in names if getattr(options, name) == getattr(unasked, name)
-    }
-    asked = make_config(active.budget if budget is None else budget, replace(options, **kept))
-    differing = [name for name in names if getattr(asked, name) != getattr(active, name)]
+    kept = {name: getattr(active, name) or None for name in names}
+    wanted = make_config(active.budget if budget is None else budget, Options(**{**kept, **asked}))
+    differing = [name for name in names if getattr(wanted, name) != getattr(active, name)]
     if differing:
         raise ConfigError(
             f"vtensor is enabled already with other settings ({', '.join(differing)}); only the budget can change "
             "while it runs. Call vtensor.disable() first"
         )
-    return asked
+    return wanted
