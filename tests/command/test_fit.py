@@ -30,7 +30,7 @@ finally:
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
-    path.write_text(TRAIN.format(steps=200, rows=2048))
+    path.write_text(TRAIN.format(steps=200, rows=512))
     return path
 
 
@@ -63,7 +63,7 @@ def test_the_answer_is_for_the_usual_step_not_for_the_quickest(script: Path) -> 
 
 
 def test_a_script_that_is_short_is_answered_for_with_what_was_seen(script: Path) -> None:
-    script.write_text(TRAIN.format(steps=3, rows=2048))
+    script.write_text(TRAIN.format(steps=3, rows=512))
     done = run("fit", "--chunk", "64KiB", str(script))
     assert done.returncode == 0, done.stderr
     assert "too little was copied to measure it: 12 GB/s each way is assumed" in done.stderr
@@ -71,7 +71,7 @@ def test_a_script_that_is_short_is_answered_for_with_what_was_seen(script: Path)
 
 
 def test_sizes_that_differ_are_told(script: Path) -> None:
-    script.write_text(TRAIN.format(steps=60, rows="256 * (1 + step % 7)"))
+    script.write_text(TRAIN.format(steps=60, rows="64 * (1 + step % 7)"))
     done = run("fit", "--chunk", "64KiB", str(script))
     assert done.returncode == 0, done.stderr
     assert "iterations are of" in done.stderr and "the largest of those that came often" in done.stderr
@@ -108,7 +108,7 @@ def test_times_that_differ_make_the_answer_a_hint() -> None:
 
 def test_what_the_script_says_of_budgets_counts_for_nothing(script: Path) -> None:
     first = "import vtensor; vtensor.enable('1MiB', chunk='4KiB'); vtensor.disable()"
-    script.write_text(f"{first}\n{TRAIN.format(steps=200, rows=2048)}")
+    script.write_text(f"{first}\n{TRAIN.format(steps=200, rows=512)}")
     done = run("fit", "--chunk", "64KiB", str(script))
     assert done.returncode == 0, done.stderr
     assert "'vtensor fit' runs the script without a budget: its vtensor.enable() does nothing" in done.stderr

@@ -87,7 +87,7 @@ def check(name: str, life: object, device: Device) -> None:
         assert within(problem, problem.total(used), allowed), (name, costs)
 
 
-@pytest.mark.parametrize("block", first_of(20, quick=8))
+@pytest.mark.parametrize("block", first_of(20, quick=4))
 def test_random_traces_reach_the_optimum(block: int) -> None:
     pytest.importorskip("scipy")
     for seed in range(block * 50, block * 50 + 50):

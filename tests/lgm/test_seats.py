@@ -15,7 +15,7 @@ from lgm.placing.seats import seats, to_spare
 from lgm.timing.schedule import moves_of_plan
 from lgm.timing.simulate import run_plan
 
-from .random_traces import CHUNK, build, lawless, training
+from .random_traces import CHUNK, build, first_of, lawless, training
 from .test_recompute import SLOW, with_calls
 
 TRACES = Path(__file__).resolve().parent.parent.parent / "traces"
@@ -52,7 +52,7 @@ def check(plan: lgm.Plan) -> bool:
     return bool((chunk >= 0).any())
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", first_of(2, quick=1))
 def test_nobody_shares_a_seat(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lgm.placing.seats._WITHOUT", 1.0)
     seated = 0

@@ -80,7 +80,7 @@ def test_several_in_one_profile_each_have_their_time(tmp_path: Path) -> None:
 
 def test_there_is_one_log() -> None:
     with vtensor.enabled("64MiB"):
-        with vtensor.tracks(), pytest.raises(vtensor.VtensorError, match="another .* is open"), vtensor.tracks():
+        with vtensor.tracks(), pytest.raises(vtensor.VtensorError, match=r"another .* is open"), vtensor.tracks():
             pass
         with vtensor.tracks():
             pass

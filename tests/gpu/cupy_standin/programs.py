@@ -1,8 +1,12 @@
-"""What ``test_pools`` runs in a process of its own: ``python -m tests.gpu.cupy_standin.programs LIBRARY NAME``."""
+"""What ``test_pools`` runs, each in a process of its own: ``python -m tests.gpu.cupy_standin.programs LIBRARY``.
+
+The names of those that came to their end are printed.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -157,4 +161,13 @@ PROGRAMS = [
 
 if __name__ == "__main__":
     inject(Path(sys.argv[1]))
-    next(program for program in PROGRAMS if program.__name__ == sys.argv[2])()
+    import cupy  # noqa: F401 -- once, as it takes seconds
+
+    import vtensor.devices.pools  # noqa: F401
+
+    for program in PROGRAMS:
+        if (child := os.fork()) == 0:
+            program()
+            print(program.__name__, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
