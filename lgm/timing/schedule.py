@@ -31,6 +31,7 @@ from ..switches import Timing
 __all__ = ["Moves", "moves_of_plan", "schedule"]
 
 _INSTANT = 1e-12  # seconds: what ends when an operation begins has ended
+_EARLY = 2.0  # copies of one chunk, by which an arrival should end before it is needed
 _PARTS = 16  # of a copy out, that are free one after the other
 
 
@@ -85,7 +86,6 @@ def schedule(
     *,
     begin: Floats | None = None,
     timing: Timing = "packed",
-    margin: float = 2.0,
 ) -> Moves:
     """Decide when the moves of a choice begin.
 
@@ -99,8 +99,6 @@ def schedule(
     timing
         When arrivals begin. ``"on_demand"``: when they are needed (a baseline); ``"just_in_time"``: as late as is safe;
         ``"packed"``: sooner than that where the room that is left allows it.
-    margin
-        How much earlier than needed an arrival should end, in copies of one chunk.
     """
     n, gaps = trace.operations, life.gaps
     out = _leaves(trace, life, used)
@@ -119,7 +117,7 @@ def schedule(
     room -= np.minimum(_under_way(n, device, begin, out, gaps.stop), np.maximum(room, 0))
     size = _bytes(trace, gaps.tensor[back], first, first + amount)
     each = size / device.in_speed / np.maximum(amount, 1) + device.latency
-    safety = margin * (trace.chunk_bytes / device.in_speed + device.latency) + device.jitter
+    safety = _EARLY * (trace.chunk_bytes / device.in_speed + device.latency) + device.jitter
     rows = _backwards(n, begin, room, gaps.start[back], stop, amount, each, safety)
     if timing == "packed":
         rows = _packed(n, begin, room, gaps.start[back], each, rows)

@@ -26,6 +26,8 @@ from .schedule import Moves
 
 __all__ = ["run_on_demand", "run_plan"]
 
+_CYCLES = 2  # iterations that are run: what one leaves behind is how the next begins
+
 
 @dataclass(frozen=True, slots=True)
 class _Balance:
@@ -65,10 +67,8 @@ def _balance(trace: Trace, life: Lifetimes, moves: Moves) -> _Balance:
     )
 
 
-def run_plan(
-    trace: Trace, device: Device, life: Lifetimes, moves: Moves, *, cycles: int = 2
-) -> tuple[Prediction, Timeline]:
-    """Run the moves for some iterations; the last one is reported.
+def run_plan(trace: Trace, device: Device, life: Lifetimes, moves: Moves) -> tuple[Prediction, Timeline]:
+    """Run the moves for two iterations; the last one is reported.
 
     Raises
     ------
@@ -100,8 +100,8 @@ def run_plan(
     begins, waits, held, budget = line.begin, line.wait, line.held, device.budget_chunks
     leaving, pending, done = lanes.leaving, lanes.pending, lanes.done
     m = len(in_count)
-    for cycle in range(cycles):
-        reported = cycle == cycles - 1
+    for cycle in range(_CYCLES):
+        reported = cycle == _CYCLES - 1
         began, waited = now, 0.0
         lanes.log = line if reported else None
         lanes.least = budget
@@ -221,7 +221,7 @@ class _Demand:
         self.slots.pop(t, None)
 
 
-def run_on_demand(trace: Trace, device: Device, *, whole: bool = False, cycles: int = 2) -> Prediction:
+def run_on_demand(trace: Trace, device: Device, *, whole: bool = False) -> Prediction:
     """No plan: what is missing comes when it is needed, and the longest unused leaves (LRU).
 
     Parameters
@@ -248,7 +248,7 @@ def run_on_demand(trace: Trace, device: Device, *, whole: bool = False, cycles: 
     seconds = (trace.op_ns / 1e9).tolist()
     now = began = waited = 0.0
     peak = 0
-    for _ in range(cycles):
+    for _ in range(_CYCLES):
         began, waited, memory.out, memory.back = now, 0.0, 0, 0
         for row in range(n):
             lanes.advance(now)

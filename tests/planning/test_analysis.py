@@ -96,7 +96,9 @@ def test_one_that_was_killed_is_begun_again(helper: Any) -> None:
     assert pid(helper) != first
 
 
-def test_without_a_process_the_thread_does_it(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_process_the_thread_does_it(
+    helper: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     trace, device = question()
     lgm.validate(analysis.analyze(trace, device, "never"))
@@ -104,6 +106,8 @@ def test_without_a_process_the_thread_does_it(helper: Any, monkeypatch: pytest.M
     assert not helper.works
     monkeypatch.setenv("VTENSOR_ANALYSIS", "here")
     assert not analysis._Helper().works
+    monkeypatch.setenv("VTENSOR_ANALYSIS", "Here")
+    assert analysis._Helper().works and "VTENSOR_ANALYSIS=Here is unknown; there is 'here' only" in caplog.text
 
 
 def test_nobody_waits_for_a_plan_that_nobody_wants(helper: Any) -> None:

@@ -71,7 +71,10 @@ class _Helper:
     def __init__(self) -> None:
         self._asking = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self.works = os.environ.get("VTENSOR_ANALYSIS") != "here"
+        asked = os.environ.get("VTENSOR_ANALYSIS", "")
+        if asked not in ("", "here"):
+            log.warning("VTENSOR_ANALYSIS=%s is unknown; there is 'here' only", asked)
+        self.works = asked != "here"
         self._aside = True  # cores are idle, as far as is known: it needs only the time that others leave
         self._gives_way = False  # the process does; there is no way back
         self._abandoned = False

@@ -22,6 +22,7 @@ __all__ = ["flop_per_second", "found_device"]
 
 _ENOUGH = 64  # chunks moved, to tell what mapping one takes
 _MOST_MAPPING = 5e-4  # seconds: more than that is something else
+_SIZE, _ROUNDS = 2048, 9  # of the matrices that are multiplied; how often
 
 
 def found_device(
@@ -51,7 +52,7 @@ def found_device(
     return lgm.Device(config.budget_chunks, speed("out"), speed("in"), tax=tax, **costs)
 
 
-def flop_per_second(size: int = 2048, rounds: int = 9) -> float:
+def flop_per_second() -> float:
     """What torch multiplies matrices with on this processor, median of some rounds: what tells a trace's times from
     those of a GPU (:mod:`lgm.fitting`).
 
@@ -59,10 +60,10 @@ def flop_per_second(size: int = 2048, rounds: int = 9) -> float:
     """
     import torch
 
-    a, b, product = (torch.from_numpy(np.ones((size, size), dtype=np.float32)) for _ in range(3))
+    a, b, product = (torch.from_numpy(np.ones((_SIZE, _SIZE), dtype=np.float32)) for _ in range(3))
     seconds = []
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         begun = time.perf_counter()
         torch.mm(a, b, out=product)
         seconds.append(time.perf_counter() - begun)
-    return 2 * size**3 / statistics.median(seconds)
+    return 2 * _SIZE**3 / statistics.median(seconds)
