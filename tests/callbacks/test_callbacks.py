@@ -20,7 +20,7 @@ from vtensor.callbacks.lightning import VtensorCallback
 from vtensor.callbacks.transformers import add_to
 
 SETTINGS: dict[str, Any] = {"chunk": 1 << 16, "min_size": 1 << 14, "device": "cpu"}
-NAMES = {"budget_mib", "held_mib", "swapped_out_mib", "swapped_in_mib", "made_again_mib", "waited_seconds", "planned"}
+NAMES = {"budget_mib", "held_mib", "moved_out_mib", "moved_in_mib", "made_again_mib", "waited_seconds", "planned"}
 
 
 def test_figures_are_of_the_steps_since_the_last() -> None:
@@ -29,10 +29,10 @@ def test_figures_are_of_the_steps_since_the_last() -> None:
     with vtensor.enabled("1MiB", **SETTINGS):
         first = figures.of(1)
         assert {name.removeprefix("vtensor/") for name in first} == NAMES
-        assert first["vtensor/swapped_out_mib"] == 0
+        assert first["vtensor/moved_out_mib"] == 0
         kept = [torch.ones(1 << 16) for _ in range(8)]  # 2 MiB
-        assert figures.of(4)["vtensor/swapped_out_mib"] == pytest.approx(1 / 4, abs=0.1)
-        assert figures.of(4)["vtensor/swapped_out_mib"] == 0
+        assert figures.of(4)["vtensor/moved_out_mib"] == pytest.approx(1 / 4, abs=0.1)
+        assert figures.of(4)["vtensor/moved_out_mib"] == 0
         assert figures.of(4)["vtensor/budget_mib"] == 1
     with vtensor.enabled("1MiB", chunk=4096, min_size=1):
         assert min(figures.of(4).values()) >= 0  # counted anew
@@ -56,12 +56,12 @@ def test_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         trainer.train()
     told = [row for row in trainer.state.log_history if "loss" in row]
     assert len(told) == 2
-    assert all(row["vtensor/swapped_out_mib"] > 0 and row["vtensor/held_mib"] <= 6 for row in told)
+    assert all(row["vtensor/moved_out_mib"] > 0 and row["vtensor/held_mib"] <= 6 for row in told)
     (folder,) = {file.parent for file in (tmp_path / "logs").rglob("events*")}
     read = EventAccumulator(str(folder))
     read.Reload()
-    swapped = [event.value for event in read.Scalars("train/vtensor/swapped_out_mib")]
-    assert swapped == pytest.approx([row["vtensor/swapped_out_mib"] for row in told])
+    swapped = [event.value for event in read.Scalars("train/vtensor/moved_out_mib")]
+    assert swapped == pytest.approx([row["vtensor/moved_out_mib"] for row in told])
 
 
 class Module(lightning.LightningModule):
@@ -90,4 +90,4 @@ def test_lightning(tmp_path: Path) -> None:
     with (Path(logger.log_dir) / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows] == [4, 8]
-    assert all(float(row["vtensor/swapped_out_mib"]) > 0 for row in rows)
+    assert all(float(row["vtensor/moved_out_mib"]) > 0 for row in rows)
