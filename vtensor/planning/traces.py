@@ -18,7 +18,7 @@ import torch
 import lgm
 from lgm.errors import LgmError
 
-from ..logs import say
+from ..logs import log, say
 from ..settings.environment import is_verifying
 from .current_planner import current, newest_plan
 from .recordings import make_recording
@@ -120,3 +120,6 @@ def write_if_possible(path: str, write: Callable[[str], str], who: str = "vtenso
         say(f"{who}: wrote {path}: {write(path)}")
     except (RuntimeError, OSError, LgmError) as error:
         say(f"{who}: {path} was not written: {error}")
+    except Exception as error:  # a defect of ours: what the run says otherwise, and its exit code, are not lost to it
+        say(f"{who}: {path} was not written: {type(error).__name__}: {error}")
+        log.debug("writing %s failed", path, exc_info=True)
