@@ -24,6 +24,7 @@ from lgm.fitting import GPUS, on_gpu
 from lgm.iteration import analyze_lifetimes
 from vtensor import native, planning
 from vtensor.planning.current_planner import wait_for_plan
+from vtensor.planning.maker import PlanMaker
 from vtensor.planning.planner import Planner
 from vtensor.planning.recordings import make_recording
 from vtensor.settings.sizes import parse_bytes
@@ -147,13 +148,13 @@ def test_batch_sizes_that_take_turns_get_a_plan_each() -> None:
 
 def test_shapes_that_take_turns_are_timed_on_ordered_devices(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """There one iteration is timed before it is planned: the wish for it must outlive those that follow plans."""
-    of_followed, plan = list[bool](), Planner._plan
+    of_followed, plan = list[bool](), PlanMaker._plan
 
-    def counted(planner: Planner, recording: Any, *rest: Any) -> None:
+    def counted(maker: PlanMaker, recording: Any, *rest: Any) -> None:
         of_followed.append(recording.followed)
-        plan(planner, recording, *rest)
+        plan(maker, recording, *rest)
 
-    monkeypatch.setattr(Planner, "_plan", counted)
+    monkeypatch.setattr(PlanMaker, "_plan", counted)
 
     def program(t: Trainer) -> None:
         of_followed.clear()
@@ -506,7 +507,7 @@ def test_no_plan_where_one_operation_has_more_tensors_than_there_are_chunks(capl
             trainer.step(rows=400)
         stats = vtensor.memory_stats()
     assert stats["planned_iterations"] == 0
-    assert "smallest budget that works" in caplog.text
+    assert "has more tensors than that has chunks. There is a plan from 16.00 KiB on" in caplog.text
 
 
 def test_where_too_little_can_be_made_again_a_plan_is_for_more_than_the_budget(
@@ -528,7 +529,7 @@ def test_such_a_plan_is_followed_on_ordered_devices_too(late: bool, caplog: pyte
 
 def needed(caplog: pytest.LogCaptureFixture) -> int:
     """What plans are made for, by the one warning."""
-    (warning,) = [record.getMessage() for record in caplog.records if record.module == "planner"]
+    (warning,) = [record.getMessage() for record in caplog.records if record.module == "maker"]
     assert "allow copies (recompute='auto')" in warning
     found = re.search(r"Planned for ([^;]+);", warning)
     assert found is not None, warning

@@ -285,7 +285,7 @@ def test_plans_are_forgotten_even_if_not_all_could_be_moved() -> None:
 
     planner = SimpleNamespace(
         config=make_config("600KiB", Options(device="cpu", chunk=PAGE, min_size=1)),
-        shelves=0, forget_plans=lambda: forgotten.append(True),
+        shelves=0, maker=SimpleNamespace(forget=lambda: forgotten.append(True)),
     )  # fmt: skip
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)

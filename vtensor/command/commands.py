@@ -47,7 +47,8 @@ def fit(options: argparse.Namespace) -> int:
     from .. import native, planning, session
     from ..planning import traces
     from ..session import lifecycle
-    from ..settings.available import budget_of_its_own, free_memory
+    from ..settings.available import budget_of_its_own, free_memory, most_chunks, physical_memory
+    from ..settings.sizes import parse_bytes
     from ..settings.which_device import current_gpu, which_device
     from .fit import Measuring
 
@@ -58,8 +59,12 @@ def fit(options: argparse.Namespace) -> int:
     device = which_device(options.device)
     if options.gpu is not None and device != "cpu":
         raise ConfigError("--gpu goes by the times of a processor: pass --device cpu, where the script runs there")
-    # All there is; but of a GPU, whose chunks are taken at once, what is free.
-    budget = 1.0 if device == "cpu" else budget_of_its_own(free_memory(device, current_gpu()[0]))
+    if device == "cpu":  # all there is, or as much as there are mappings for
+        budget = physical_memory()
+        if options.chunk is not None:
+            budget = min(budget, most_chunks() * parse_bytes(options.chunk, "chunk"))
+    else:  # whose chunks are taken at once
+        budget = budget_of_its_own(free_memory(device, current_gpu()[0]))
     session.enable(
         budget,
         device=device,

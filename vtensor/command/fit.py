@@ -143,8 +143,10 @@ class Measuring:
         if self._trace is None or self._kind is None:
             _say(
                 "no whole iteration with tensors that would be managed was seen, so there is no answer"
-                f"{f', and {self._path} was not written' if self._path else ''}. Each ends with an optimizer's step or "
-                "vtensor.step() (call that where nothing is trained), and the first is not taken: let it run longer"
+                f"{f', and {self._path} was not written' if self._path else ''}. Managed are tensors of "
+                f"{format_bytes(lifecycle.active_config().min_size)} or more (less: --chunk and --min-size). An "
+                "iteration ends with an optimizer's step or vtensor.step() (call that where nothing is trained), and "
+                "the first is not taken: let it run longer"
             )
             return
         self._say_how()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from torch.autograd import profiler
+
 import lgm
 from lgm.mix import is_enough, only_computes
 from lgm.planning.oversize import beyond, within
@@ -47,7 +49,8 @@ def plans(
     Abandoned
         If none is wanted any more.
     """
-    few = trace.operations <= FEW  # a helper would be begun for a moment's work
+    # A helper would be begun for a moment's work; but torch's profiler may look into all threads of the program.
+    few = trace.operations <= FEW and not profiler._is_profiler_enabled
     make: _Make = analyze_here if few or not is_beside() else partial(analyze, urgent=in_haste)
     if recompute == "only":
         yield _without_copies(make, trace, device, beside)

@@ -1,0 +1,26 @@
+"""Plans made in a fifth of the time: for tests of what follows plans, not of how good they are.
+
+Covers: the planner's effort, for the length of a module of tests. Leaves: plans (:mod:`lgm`, whose tests take the time
+that it takes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lgm import mix
+from lgm.planning import planner, relief
+
+__all__ = ["plans_in_haste"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def plans_in_haste() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mix, "_TRIES", 2)
+        patch.setattr(planner, "_SMALL", 0)
+        patch.setattr(planner, "_EFFORT", 5_000)
+        patch.setattr(relief, "_EFFORT", 0)
+        yield
