@@ -346,3 +346,9 @@ def test_a_session_that_was_ended_says_what_was_not_written(script: Path) -> Non
     script.write_text("import vtensor; vtensor.disable()")
     done = run("run", "--budget", "16MiB", "--save-trace", "t.npz", str(script), cwd=script.parent)
     assert "turned vtensor off before it ended; no summary, and t.npz was not written" in done.stderr
+    # What it did is said when it ends its session.
+    script.write_text(f"import vtensor\n{SCRIPT}\nvtensor.disable()\nprint('goes on', flush=True)")
+    done = run("run", "--budget", "16MiB", "--save-trace", "t.npz", str(script), cwd=script.parent)
+    assert done.returncode == 0 and "goes on" in done.stdout
+    assert done.stderr.count("moved out") == 1 and "turned vtensor off" not in done.stderr
+    assert "t.npz was not written: no whole iteration is recorded yet" in done.stderr

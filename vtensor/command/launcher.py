@@ -143,7 +143,8 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
     # __mp_main__, which multiprocessing takes for this process' __main__ when it is imported, as torch did before.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     process, managed = os.getpid(), is_enabled()  # VTENSOR_DISABLE may have kept it off
-    forget_wishes = of_each_session(partial(_begin_with, wishes)) if managed else None
+    farewell = _Farewell(wishes)
+    forget_wishes = of_each_session(partial(_begin_with, wishes), farewell.session_ends) if managed else None
     ending = _Ending()
     try:
         try:
@@ -166,8 +167,8 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
     finally:
         if forget_wishes is not None and os.getpid() == process:
             _wait_for_threads()
-            _say_goodbye(wishes, ending.code)
             forget_wishes()
+            farewell.program_ends(ending.code)
 
 
 def _begin_with(wishes: Wishes) -> None:
@@ -234,23 +235,40 @@ def _exit_code(stop: SystemExit) -> int:
     return 1
 
 
-def _say_goodbye(wishes: Wishes, code: int) -> None:
-    """The session stays, as in a program that began one: a GPU may have no room for what would come back."""
-    if not is_enabled():
-        unwritten = "".join(
-            f", and {path} was not written" for path in (wishes.trace, wishes.report) if path is not None
-        )
-        say(f"vtensor: the script turned vtensor off before it ended; no summary{unwritten}")
-        return
-    _flush()
-    if wishes.trace is not None:
-        write_if_possible(wishes.trace, lambda path: size_of(save_trace(path)))
-    if wishes.report is not None:
-        write_if_possible(wishes.report, _write_report)
-    if wishes.tell is not None:
-        wishes.tell()
-    else:
-        _sum_up(code)
+class _Farewell:
+    """What is said and written of a run: when the script ends its session, and when it ends itself.
+
+    Then the session stays, as in a program that began one: a GPU may have no room for what would come back.
+    """
+
+    def __init__(self, wishes: Wishes) -> None:
+        self._wishes, self._process, self._said = wishes, os.getpid(), False
+
+    def session_ends(self) -> None:
+        """By the script; of one that managed nothing, as a script begins its own instead, nothing is said."""
+        if os.getpid() == self._process and memory_stats()["allocations"] > 0:
+            self._say(code=1)
+
+    def program_ends(self, code: int) -> None:
+        if is_enabled():
+            self._say(code)
+        elif not self._said:
+            files = [path for path in (self._wishes.trace, self._wishes.report) if path is not None]
+            unwritten = "".join(f", and {path} was not written" for path in files)
+            say(f"vtensor: the script turned vtensor off before it ended; no summary{unwritten}")
+
+    def _say(self, code: int) -> None:
+        wishes = self._wishes
+        _flush()
+        if wishes.trace is not None:
+            write_if_possible(wishes.trace, lambda path: size_of(save_trace(path)))
+        if wishes.report is not None:
+            write_if_possible(wishes.report, _write_report)
+        if wishes.tell is not None:
+            wishes.tell()
+        else:
+            _sum_up(code)
+        self._said = True
 
 
 def _sum_up(code: int) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "listen",
     "newest_plan",
     "of_each_session",
+    "session_ends",
     "start_planner",
     "step",
     "stop_planner",
@@ -35,7 +36,8 @@ __all__ = [
 ]
 
 _planner: Planner | None = None
-_wishes: list[Callable[[], None]] = []  # of whoever runs the program, which may end a session and begin another
+# Of whoever runs the program, which may end a session and begin another: at the beginning of each, and at the end.
+_wishes: list[tuple[Callable[[], None], Callable[[], None]]] = []
 _UNMARKED = (
     "no iteration ended: that takes a step of a torch.optim optimizer, nine backward passes, some rounds of a loop "
     "that brings the same tensors back each time, or vtensor.step()"
@@ -54,8 +56,8 @@ def start_planner(config: Config, plan: lgm.Plan | None) -> Planner:
     if config.policy == "plan":  # which hears of each iteration anyway
         keep_journal()
     _planner.attach()
-    for wish in _wishes:
-        wish()
+    for begins, _ in _wishes:
+        begins()
     return _planner
 
 
@@ -109,11 +111,17 @@ def listen(listener: Callable[[], None]) -> Callable[[], None]:
     return lambda: listeners.remove(listener)
 
 
-def of_each_session(wish: Callable[[], None]) -> Callable[[], None]:
-    """Do it for the session that is there, and whenever another begins; what is returned ends that."""
-    wish()
-    _wishes.append(wish)
+def of_each_session(begins: Callable[[], None], ends: Callable[[], None]) -> Callable[[], None]:
+    """Call them as a session begins, also for the one that is there, and before one ends; what is returned stops it."""
+    begins()
+    _wishes.append(wish := (begins, ends))
     return lambda: _wishes.remove(wish)
+
+
+def session_ends() -> None:
+    """Whoever wishes looks at it while it is there."""
+    for _, ends in _wishes:
+        ends()
 
 
 def newest_plan() -> lgm.Plan | None:

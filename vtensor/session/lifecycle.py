@@ -35,7 +35,7 @@ from ..hooks.foreach import cut_foreach
 from ..hooks.passes import tell_of_passes
 from ..hooks.patches import restore
 from ..logs import log
-from ..planning.current_planner import current, start_planner, stop_planner
+from ..planning.current_planner import current, session_ends, start_planner, stop_planner
 from ..planning.plans import config_and_plan
 from ..settings.config import Config, asked_again
 from ..settings.environment import is_verifying
@@ -106,6 +106,8 @@ def end() -> None:
     with _lock:
         if _begun is None:
             return
+        if is_enabled():
+            session_ends()
         _end()
     log.info("disabled")
 
