@@ -53,22 +53,22 @@ def _program_shows_it() -> bool:
     return log.propagate and any(stream is not None and stream in (sys.stdout, sys.stderr) for stream in shown)
 
 
-def say(text: str, end: str = "\n") -> None:
+def say(text: str) -> None:
     """To the program's stderr; where it closed that, to the process's; where that is closed, to nobody."""
-    _say(text, end, sys.stderr, sys.__stderr__)
+    _say(text, sys.stderr, sys.__stderr__)
 
 
 def answer(text: str) -> None:
     """What was asked for, to stdout; where the program closed that, as :func:`say`."""
-    _say(text, "\n", sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__)
+    _say(text, sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__)
 
 
-def _say(text: str, end: str, *streams: TextIO | None) -> None:
+def _say(text: str, *streams: TextIO | None) -> None:
     """To the first that takes it."""
     for stream in streams:
         with contextlib.suppress(OSError, ValueError):
             if stream is not None:
-                print(text, end=end, file=stream, flush=True)
+                print(text, file=stream, flush=True)
                 return
 
 

@@ -445,7 +445,7 @@ def test_what_is_found_for_a_budget_that_was_is_not_said_of_the_one_that_is(
         monkeypatch.setattr(planning.maker, "make_recording", too_small)
         for said in ("", "too small a budget"):
             device = lgm.Device(maker.config.budget_chunks, 1e9, 1e9)
-            maker.begin({}, device)
+            maker.make_of({}, device)
             maker.work.wait()
             assert maker.why_not == said
         assert caplog.text.count("too small a budget") == 1

@@ -58,7 +58,7 @@ def _kernel() -> Iterator[Finding]:
         "mappings",
         count >= _MAPPINGS,
         f"vm.max_map_count = {count}: room for about {format_bytes(most_chunks() * (2 << 20))} in chunks of 2 MiB"
-        + ("; 'sysctl -w vm.max_map_count=65530' is what most systems have" if count < _MAPPINGS else ""),
+        + (f"; 'sysctl -w vm.max_map_count={_MAPPINGS}' is what most systems have" if count < _MAPPINGS else ""),
     )
 
 

@@ -242,11 +242,11 @@ class _Farewell:
     """
 
     def __init__(self, wishes: Wishes) -> None:
-        self._wishes, self._process, self._said = wishes, os.getpid(), False
+        self._wishes, self._said = wishes, False
 
     def session_ends(self) -> None:
         """By the script; of one that managed nothing, as a script begins its own instead, nothing is said."""
-        if os.getpid() == self._process and memory_stats()["allocations"] > 0:
+        if memory_stats()["allocations"] > 0:
             self._say(code=1)
 
     def program_ends(self, code: int) -> None:

@@ -51,11 +51,11 @@ class PlanMaker:
 
     @property
     def is_free(self) -> bool:
-        """Whether :meth:`begin` may be called."""
+        """Whether :meth:`make_of` may be called."""
         return self.makes and not self.work.busy
 
-    def begin(self, raw: dict[str, Any], device: lgm.Device) -> None:
-        """Make what is to be made of an iteration, as the core recorded it."""
+    def make_of(self, raw: dict[str, Any], device: lgm.Device) -> None:
+        """Begin to make what is to be made of an iteration, as the core recorded it."""
         self._forgotten_when_begun = self._forgotten
         begin()
         task = partial(self._analyze, raw, device)

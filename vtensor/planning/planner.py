@@ -167,7 +167,7 @@ class Planner:
                 return
             if not raw["took"]:  # on a GPU, where another round ended meanwhile, which was not timed
                 return
-            self.maker.begin(raw, found_device(self.config, before, now, raw["stalls"] / 1e9))
+            self.maker.make_of(raw, found_device(self.config, before, now, raw["stalls"] / 1e9))
 
     def change_budget(self, config: Config) -> None:
         """Plans were made for another budget: new ones are made."""

@@ -63,9 +63,7 @@ def plans(
     except lgm.InfeasibleError as error:
         raise error if trace is whole else beyond(error, whole) from None
     yield first
-    if not twice:
-        return
-    if recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
+    if not twice or recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
         return
     waits = not only_computes(first)
     if few and not waits:

@@ -19,7 +19,6 @@ import lgm
 from lgm.errors import LgmError
 
 from ..logs import log, say
-from ..settings.environment import is_verifying
 from .current_planner import current, newest_plan
 from .recordings import make_recording
 from .speeds import flop_per_second
@@ -38,8 +37,7 @@ def record() -> None:
     planner = current()
     planner.record()
     planner.core.observe()
-    sees_all = planner.config.leaving != "copy" or (is_verifying() and planner.config.recompute != "never")
-    if not sees_all:
+    if not planner.config.sees_all:
         planner.core.see("noted")  # a trace says what could be made again
 
 

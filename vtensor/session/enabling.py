@@ -102,9 +102,8 @@ def enable(
 
     Notes
     -----
-    Enabled already: the same settings do nothing, another `budget` takes effect at once (arguments left out keep
-    what is in force), anything else raises, and so does a `plan`. ``VTENSOR_DISABLE=1`` makes this call
-    do nothing.
+    Enabled already: the same settings do nothing, another `budget` takes effect at once (arguments left out keep what
+    is in force), anything else raises, and so does a `plan`. ``VTENSOR_DISABLE=1`` makes this call do nothing.
 
     Examples
     --------

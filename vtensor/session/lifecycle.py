@@ -190,9 +190,7 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
     watch_compiled(core)
     cut_foreach(core, _bytes_of_one_call)
     if config.recompute != "never":
-        verify = is_verifying()
-        everything = verify or config.leaving != "copy"  # what no plan names may be dropped, too
-        core.see("all" if everything else "planned", verify)
+        core.see("all" if config.sees_all else "planned", is_verifying())
     tell_of_passes(start_planner(config, plan).pass_ends)
     keep_free(core, config, resize)
     keep_shelves(core, plan)

@@ -22,6 +22,7 @@ from .available import (
     physical_memory,
     spill_directory,
 )
+from .environment import is_verifying
 from .options import Granularity, Options, Oversize, Policy, Recompute
 from .sizes import format_bytes, parse_budget, parse_bytes, parse_link
 from .which_device import current_gpu, which_device
@@ -83,6 +84,11 @@ class Config:
         if self.recompute == "only":
             return "drop"
         return "cheaper" if self.policy == "delta" else "copy"
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether all that can be run again is kept, as what no plan names may be dropped, too, or is verified."""
+        return self.recompute != "never" and (self.leaving != "copy" or is_verifying())
 
 
 def chunk_for(device: str, budget: int) -> int:
