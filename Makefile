@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Python compiles what it imports; to compile all of torch and transformers takes as long again as to install them.
+PIP    := --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: demo test test-lgm long lint sanitize docs bench gpu-check clean
 
@@ -44,8 +46,8 @@ bench: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy setuptools
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[torch,demo,test]'
+	$(BIN)/pip install $(PIP) torch numpy setuptools
+	$(BIN)/pip install $(PIP) --no-build-isolation -e '.[torch,demo,test]'
 	touch $(STAMP)
 
 clean:

@@ -138,7 +138,7 @@ Result = subprocess.CompletedProcess[str]
 
 def build_and_run(tree: Path, name: str) -> Result:
     native, program = tree / "tests/native", f"build/plain/{name}"
-    subprocess.run(["make", "DEBUG=", "OPTIMIZE=-O0", program], cwd=native, check=True, capture_output=True)
+    subprocess.run(["make", program], cwd=native, check=True, capture_output=True)
     return subprocess.run([native / program], capture_output=True, text=True, timeout=240, check=False)
 
 
