@@ -52,6 +52,7 @@ def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
 def _compiled(model: nn.Module, _block: str, share: float) -> nn.Module:
     import torch._functorch.config as functorch
 
+    torch.compiler.reset()  # graphs that were compiled for another budget would be used again
     functorch.activation_memory_budget = share
     return torch.compile(model)  # type: ignore[return-value]
 

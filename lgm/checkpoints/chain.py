@@ -44,7 +44,8 @@ def find_chain(trace: Trace) -> Chain:
     Raises
     ------
     LgmError
-        If the trace knows no calls, or no forward pass: nothing whose name says it goes backward.
+        If the trace knows no calls, or no forward pass: nothing whose name says it goes backward; if none of the calls
+        is in it.
     """
     if not len(trace.call_first):
         raise LgmError("this trace does not say what can be run again; record it anew")
@@ -52,6 +53,8 @@ def find_chain(trace: Trace) -> Chain:
     if not 0 < end < trace.operations:
         raise LgmError("this trace has no forward and backward pass")
     rows = np.unique(trace.call_first[trace.call_first < end])
+    if not len(rows):
+        raise LgmError("nothing of this trace's forward pass can be run again")
     layer = np.searchsorted(rows, np.arange(end), side="right") - 1
     born, size = trace.tensor_born, trace.chunks * trace.chunk_bytes
     early, late = trace.use_op < end, trace.use_op >= end

@@ -180,6 +180,8 @@ def _fastest(
         _beside(trace, life, chain, blocks),
         float(life.peak * trace.chunk_bytes),
     )
+    if tables.fewest_slots() > tables.slots:
+        return None
     most = int(np.clip(_EFFORT // trace.operations, 8, 48))
     last: Schedule | None = None
     for k, slots in enumerate(np.linspace(tables.slots, tables.fewest_slots(), most).astype(int).tolist()):

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import LgmError
 from ..iteration.roles import phases
+from ..records.limits import MOST_BYTES
 from ..records.model import Bools, Ints, Trace
 from ..records.rows import GOES_ON, begun_in
 
@@ -109,6 +110,8 @@ def on_gpu(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", batch: int = 1, ch
         raise ValueError(f"numbers={numbers!r} is unknown; choose one of {', '.join(get_args(Numbers))}")
     if batch < 1:
         raise ValueError(f"batch={batch} must be at least 1")
+    if batch * int(trace.tensor_bytes.max(initial=0)) > MOST_BYTES:
+        raise ValueError(f"batch={batch} makes tensors of more bytes than any machine addresses")
     try:
         here = float(trace.meta["flop_per_second"])
     except (KeyError, TypeError, ValueError):

@@ -29,8 +29,8 @@ class VtensorCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """After an optimizer's step that is to be logged."""
-        steps = trainer.global_step - self._step
-        if steps < max(trainer.log_every_n_steps, 1):  # type: ignore[attr-defined]
+        steps, every = trainer.global_step - self._step, trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if not every or steps < every:  # 0: never
             return
         self._step = trainer.global_step
         figures = self._figures.of(steps)
