@@ -375,3 +375,31 @@ def test_other_processes(tmp_path: Path) -> None:
     two = digests(tmp_path, 2, "device", "data_parallel")
     assert digests(tmp_path, 2, "host", "data_parallel", "apart") == two
     assert digests(tmp_path, 2, "host", "pipeline") == digests(tmp_path, 2, "device", "pipeline")
+
+
+@pytest.mark.parametrize("how", ["channels_last", "columns"])
+def test_weights_that_lie_otherwise_since(how: str, small: None) -> None:
+    """The bytes of one layout are other values in another."""
+
+    def moved(model: nn.Module) -> None:
+        if how == "channels_last":
+            model.to(memory_format=torch.channels_last)
+        for p in model.parameters():
+            if how == "columns" and p.dim() == 2:
+                p.data = p.data.t().contiguous().t()
+
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return model(x).square().mean()
+
+    model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(128, 16), nn.Linear(16, 4))
+    twin = copy.deepcopy(model)
+    one, two = (torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, twin))
+    trainer = vtensor.Harmony(model, one, loss=loss, microbatches=2, optimizer_on="host", layers=["0", "1", "3", "4"])
+    for step in range(3):
+        if step == 1:
+            moved(model)
+            moved(twin)
+        batch = torch.randn(4, 4, 8, 8)
+        trainer.step(batch.clone())
+        accumulate(twin, two, loss, list(cut(batch, 2)))
+        assert all(map(torch.equal, model.parameters(), twin.parameters()))

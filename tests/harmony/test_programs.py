@@ -47,6 +47,7 @@ def compare(
     steps: int = 3,
     frozen: bool = False,
     twin: nn.Module | None = None,
+    batch: Callable[[], torch.Tensor] = lambda: torch.randn(16, 8),
     **options: Any,
 ) -> Any:
     """Both orders give the same; returns the trainer."""
@@ -60,9 +61,9 @@ def compare(
     one, two = (torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, twin))
     trainer = vtensor.Harmony(model, one, loss=loss, microbatches=4, **options)
     for _ in range(steps):
-        batch = torch.randn(16, 8)
-        got = trainer.step(batch.clone())
-        expected = accumulate(twin, two, loss, [part.clone() for part in batch.split(4)])
+        samples = batch()
+        got = trainer.step(samples.clone())
+        expected = accumulate(twin, two, loss, [part.clone() for part in samples.split(4)])
         assert torch.equal(got, expected)
         assert same(list(leaves(model.state_dict())), list(leaves(twin.state_dict())))
     assert not threads_left()
@@ -317,3 +318,62 @@ def test_states_that_come_later_stand_where_the_ordinary_loop_puts_them() -> Non
             each.layers[2].requires_grad_(True)
         orders.append(list(optimizer.state_dict()["state"]))
     assert orders[0] == orders[1] and len(orders[0]) == 12
+
+
+class Counting(nn.Module):
+    """Counts by whole numbers what it saw, and keeps a mask that it makes when it is first needed."""
+
+    mask: torch.Tensor
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("seen", torch.zeros(8, dtype=torch.long))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "mask"):
+            self.register_buffer("mask", torch.ones(8, 8, dtype=torch.bool))
+        self.seen[: len(x)] += 1
+        return self.linear(x) * self.mask[0]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_buffers_of_whole_numbers_and_of_later(recompute: bool) -> None:
+    compare(nn.Sequential(*(Counting() for _ in range(4))), packs=2, recompute=recompute)
+
+
+class Shared(nn.Module):
+    """Between all layers one module lies, which makes what it keeps when it is first needed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.between = Lazy()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(self.between(x)))
+        return x
+
+
+class Lazy(nn.Module):
+    cosine: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "cosine"):
+            self.register_buffer("cosine", torch.arange(8.0).cos())
+        return x * self.cosine
+
+
+def test_a_cache_that_comes_to_be_in_a_forward() -> None:
+    compare(Shared(), packs=2)
+
+
+def test_a_default_device() -> None:
+    """What Harmony makes for itself is where it belongs."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    trainer = vtensor.Harmony(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=square, microbatches=2)
+    batch = torch.randn(4, 8)
+    with torch.device("meta"):
+        assert trainer.step(batch).device.type == "cpu"

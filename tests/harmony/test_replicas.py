@@ -10,7 +10,7 @@ import torch
 from torch import distributed, nn
 
 import vtensor
-from vtensor import ConfigError
+from vtensor import ConfigError, HarmonyError
 
 from .torchrun import torchrun
 
@@ -32,6 +32,8 @@ rank, size, count = distributed.get_rank(), distributed.get_world_size(), 2
 torch.manual_seed(0 if how == "ddp" else rank)  # Harmony begins with the first one's weights
 model, batch, loss = MODELS[name]()
 model.train()
+model.register_buffer("order", torch.randperm(50))  # drawn, and a tensor that the program exchanges
+model.register_buffer("average", torch.zeros(50))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 if how == "ddp":
     wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=name == "experts")
@@ -42,6 +44,7 @@ for step in range(3):
     if dies == "yes" and rank == 1 and step == 1:
         os._exit(3)
     data = batch()
+    model.average = 0.9 * model.average + rank + 1
     if how == "ddp":
         from vtensor.harmony.microbatches import cut
         parts = cut(data, count)
@@ -52,7 +55,7 @@ for step in range(3):
         optimizer.zero_grad()
     else:
         trainer.step(data)
-digest = hashlib.sha256(b"".join(v.detach().numpy().tobytes() for v in model.parameters())).hexdigest()
+digest = hashlib.sha256(b"".join(v.detach().numpy().tobytes() for v in model.state_dict().values())).hexdigest()
 evictions = 0 if how == "ddp" else vtensor.memory_stats()["evictions"]
 os.write(1, f"digest {rank} {digest} {evictions}\\n".encode())  # at once: all write to the same pipe
 distributed.destroy_process_group()
@@ -112,6 +115,20 @@ def test_what_cannot_be() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ConfigError, match="init_process_group"):
         vtensor.Harmony(model, optimizer, loss=lambda m, x: m(x).sum(), microbatches=2, data_parallel=True)
+
+
+def test_sparse_gradients_are_refused_in_words(tmp_path: Path) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = nn.Sequential(nn.Embedding(10, 8, sparse=True), nn.Linear(8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = vtensor.Harmony(
+            model, optimizer, loss=lambda m, x: m(x).sum(), microbatches=2, data_parallel=True, layers=["0", "1"]
+        )
+        with pytest.raises(HarmonyError, match="sparse=False"):
+            trainer.step(torch.arange(8))
+    finally:
+        distributed.destroy_process_group()
 
 
 def test_a_wrapped_model_is_refused(tmp_path: Path) -> None:

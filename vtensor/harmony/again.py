@@ -7,7 +7,7 @@ Leaves: making single tensors again, which the engine does for any program (``ke
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,9 +37,7 @@ def _twice(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         before = Buffers(layer)
-        return checkpoint(
-            forward, *args, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), before), **kwargs
-        )
+        return checkpoint(forward, *args, use_reentrant=False, context_fn=lambda: (before.first(), before), **kwargs)
 
     return run
 
@@ -55,13 +53,14 @@ class Buffers:
     """
 
     def __init__(self, layer: nn.Module) -> None:
-        self._found = [
-            (module._buffers, name, buffer.detach().clone())
+        found = [
+            (module._buffers, name, buffer)
             for module in layer.modules()
-            if module.training
             for name, buffer in module._buffers.items()
-            if buffer is not None and (buffer.is_floating_point() or buffer.dim() == 0)
+            if buffer is not None
         ]
+        self._found = [(place, name, buffer.detach().clone()) for place, name, buffer in found]
+        self._versions = [(buffer, buffer._version) for _, _, buffer in found]
         self._set = [
             (vars(module), name, value)
             for module in layer.modules()
@@ -69,6 +68,20 @@ class Buffers:
             if isinstance(value, torch.Tensor)
         ]
         self._now: list[torch.Tensor | None] = []
+
+    @contextlib.contextmanager
+    def first(self) -> Iterator[None]:
+        """Around the first run. Afterwards no copies are left of what is large, and which it did not change: masks."""
+        yield
+        self._found = [
+            (place, name, before)
+            for (place, name, before), (buffer, version) in zip(self._found, self._versions, strict=True)
+            if before.is_floating_point()
+            or before.dim() == 0
+            or place.get(name) is not buffer
+            or buffer._version != version
+        ]
+        self._versions = []
 
     def __enter__(self) -> None:
         self._now = [place.get(name) for place, name, _ in (*self._found, *self._set)]

@@ -4,8 +4,9 @@ Packs are passed in that order, and so is what follows them, as long as each mic
 leaves a pack out would come to what follows before the others, and running statistics and sums of gradients would be
 others than those of the ordinary loop.
 
-Covers: waiting for those before, at modules outside of packs that have buffers, and at parameters that are not of one
-pack; refusing a module that changes its buffers and turns out to run again after a stop.
+Covers: waiting for those before, at modules outside of packs that have buffers, and at the parameters of a microbatch
+that did not stop where the others do; refusing a module that changes its buffers and turns out to run again after a
+stop.
 Leaves: stops (``stops``), whose turn it is (``weave``), layers that run more than once in the first microbatch, which
 take no turns (``stops.Order``).
 """
@@ -45,14 +46,24 @@ class Between:
         for module in self._stateful.others:
             self._handles.append(module.register_forward_pre_hook(self._comes, prepend=True))
             self._handles.append(module.register_forward_hook(self._leaves))
-        packs_of: dict[torch.Tensor, int] = defaultdict(int)
-        for layers in packs:
-            for parameter in {parameter for layer in layers for parameter in layer.parameters()}:
-                packs_of[parameter] += 1
-        for parameter in model.parameters():
-            if parameter.requires_grad and packs_of[parameter] != 1:
-                handle = parameter.register_hook(self._before_adding(parameter))  # type: ignore[no-untyped-call]
-                self._handles.append(handle)
+        self._last: dict[int, int] = defaultdict(lambda: -1)  # by microbatch: which of all layers ran last
+        self._turned_back: set[int] = set()  # microbatches that ran a layer again, or before its time
+        for position, layer in enumerate(layer for layers in packs for layer in layers):
+            self._handles.append(layer.register_forward_pre_hook(self._proceeds(position)))
+        packs_of: dict[nn.Parameter, set[int]] = defaultdict(set)
+        outside = set(model.modules())
+        for k, layers in enumerate(packs):
+            for layer in layers:
+                outside.difference_update(layer.modules())
+                for parameter in layer.parameters():
+                    packs_of[parameter].add(k)
+        for module in outside:
+            for parameter in module.parameters(recurse=False):
+                packs_of[parameter].add(0)  # its gradient may be the last to be complete
+        for parameter, of in packs_of.items():
+            if parameter.requires_grad:
+                wait = self._before_adding(parameter, min(of))
+                self._handles.append(parameter.register_hook(wait))  # type: ignore[no-untyped-call]
 
     def remove(self) -> None:
         """The model is as it was."""
@@ -93,16 +104,27 @@ class Between:
                 "all take no turns; else leave it out of layers=, or pass packs=1"
             )
 
+    def _proceeds(self, position: int) -> Callable[..., None]:
+        def note(_module: nn.Module, _args: Any) -> None:
+            current = self._weave.current()
+            if current is not None and not in_backward():
+                if position <= self._last[current]:
+                    self._turned_back.add(current)
+                self._last[current] = max(position, self._last[current])
+
+        return note
+
     # --- backward -----------------------------------------------------------------------------------------------
 
-    def _before_adding(self, parameter: torch.Tensor) -> Callable[[torch.Tensor], None]:
+    def _before_adding(self, parameter: torch.Tensor, pack: int) -> Callable[[torch.Tensor], None]:
         passed = self._passed[parameter]
 
         def wait(_gradient: torch.Tensor) -> None:
             current = self._weave.current()
             if current is None:
                 return
-            if not self._stops.everywhere(current):
+            in_order = self._stops.stopped_down_to(current, pack) and not self._weave.is_behind_one_that_waits()
+            if not in_order or any(one < current for one in self._turned_back):
                 self._weave.wait_for_those_before(passed.__contains__)
             passed.add(current)
 

@@ -46,7 +46,7 @@ class Generators:
         first = self._now()
         copy = torch.Generator()
         copy.set_state(first[0])
-        drawn = torch.randint(2**32, (count,), generator=copy).tolist()
+        drawn = torch.randint(2**32, (count,), generator=copy, device="cpu").tolist()  # whatever the default device is
         self.seeds = drawn[:-1]
         self._states = [first, *map(self._seeded, drawn)]
 

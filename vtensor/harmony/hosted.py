@@ -148,7 +148,7 @@ class Hosted:
     def _move(self, p: torch.Tensor, gradient: torch.Tensor) -> None:
         home, there = self._homes[p], torch.device("cpu")
         # Not the first time, when another one had them meanwhile, or when the program wrote it.
-        if not native.load().lent(address_of(p), home.data_ptr(), home.nbytes):
+        if not _alike(p, home) or not native.load().lent(address_of(p), home.data_ptr(), home.nbytes):
             home.copy_(p.data)
         gradient = gradient.to(there)
         p.data = home
@@ -160,8 +160,8 @@ class Hosted:
     def _lend(self, p: torch.Tensor) -> None:
         home = self._homes[p]
         torch.autograd.graph.increment_version(p)  # who kept it for a backward is told
-        if not native.load().lend(address_of(p), home.data_ptr(), home.nbytes):
-            p.data.copy_(home)  # somebody has its address
+        if not _alike(p, home) or not native.load().lend(address_of(p), home.data_ptr(), home.nbytes):
+            p.data.copy_(home)  # it lies otherwise by now (channels_last), or somebody has its address
 
 
 @contextlib.contextmanager
@@ -173,6 +173,11 @@ def _unmanaged() -> Iterator[None]:
         yield
     finally:
         core.manage("large")
+
+
+def _alike(p: torch.Tensor, home: torch.Tensor) -> bool:
+    """Whether the same bytes are the same values."""
+    return p.stride() == home.stride() and p.storage_offset() == 0
 
 
 def _is_managed(tensor: torch.Tensor) -> bool:

@@ -25,7 +25,7 @@ __all__ = ["Mail", "Parcel"]
 
 _FRAME = 4096  # a message's first part: its length, and what fits behind it
 _LENGTH = 8
-_NOTHING = torch.empty(0, dtype=torch.uint8)
+_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 class Parcel:

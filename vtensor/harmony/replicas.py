@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
-from ..errors import ConfigError
+from ..errors import ConfigError, HarmonyError
 
 __all__ = ["Replicas"]
 
@@ -40,9 +40,10 @@ class Replicas:
         self._group = None if group is True else group
         self._first = 0 if self._group is None else distributed.get_global_rank(self._group, 0)
         self.size = distributed.get_world_size(self._group)
+        self._model = model
         self._parameters = list(model.parameters())
-        self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
         self._broadcast([p.detach() for p in self._parameters])
+        self.share_buffers()
 
     def least(self, value: int) -> int:
         """Of all processes' values. A collective: all must call it."""
@@ -53,8 +54,8 @@ class Replicas:
         return int(mine.item())
 
     def share_buffers(self) -> None:
-        """Running statistics of the first process for all, as by ``DistributedDataParallel``."""
-        self._broadcast(self._buffers)
+        """Those of the first process for all, as by ``DistributedDataParallel``; a module may have put others there."""
+        self._broadcast(list(self._model.buffers()))
 
     def _broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
@@ -76,9 +77,20 @@ class Replicas:
         return {p for p, some_have in zip(parameters, mine.tolist(), strict=True) if some_have}
 
     def average(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Their gradients become the average of all processes'; one that has none counts as zeros. A collective."""
+        """Their gradients become the average of all processes'; one that has none counts as zeros. A collective.
+
+        Raises
+        ------
+        HarmonyError
+            If a gradient is sparse.
+        """
         with torch.no_grad():
             for p in parameters:
+                if p.grad is not None and p.grad.layout != torch.strided:
+                    raise HarmonyError(
+                        f"the gradient of a parameter of {tuple(p.shape)} is sparse, which data_parallel= cannot "
+                        "average: pass sparse=False to that nn.Embedding"
+                    )
                 if p.grad is None:
                     p.grad = torch.zeros_like(p)
                 dense = p.grad.mul_(1 / self.size).contiguous()

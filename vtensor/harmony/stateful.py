@@ -38,9 +38,14 @@ class Stateful:
 
     def changed(self, module: nn.Module) -> bool:
         """Whether its buffers have, by whoever ran it, since this was made."""
-        before, now = self._before[module], self._buffers(module)
-        return any(one is not two or v != w for (one, v), (two, w) in zip(before, now, strict=True))
+        now = self._buffers(module)
+        for place, (buffer, version) in self._before[module].items():
+            other, newer = now.get(place, (None, -1))
+            if other is not buffer or newer != version:
+                return True
+        return False
 
-    def _buffers(self, module: nn.Module) -> list[tuple[torch.Tensor | None, int]]:
-        found = [buffer for part in self._parts[module] for buffer in part._buffers.values()]
-        return [(buffer, 0 if buffer is None else buffer._version) for buffer in found]
+    def _buffers(self, module: nn.Module) -> dict[tuple[nn.Module, str], tuple[torch.Tensor | None, int]]:
+        """By module and name, with versions. What comes to be only in a forward, as a cache does, is no change."""
+        found = [(part, name, buffer) for part in self._parts[module] for name, buffer in part._buffers.items()]
+        return {(part, name): (buffer, 0 if buffer is None else buffer._version) for part, name, buffer in found}

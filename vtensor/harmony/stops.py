@@ -41,12 +41,17 @@ class Stops:
         self._weave = weave
         self._handles: list[Any] = []
         self._packs = len(packs)
-        self._stopped: dict[int, set[int]] = defaultdict(set)  # at which packs a microbatch stops, either way
+        self._stopping: set[int] = (
+            set()
+        )  # packs before whose backward there is a stop; the last one's is before its forward
+        self._ran: dict[int, set[int]] = defaultdict(set)  # by microbatch: those that ran, and left a graph
+        self._stopped: dict[int, set[int]] = defaultdict(set)  # and those of `_stopping` that it stopped at
         last = len(packs) - 1
         for k, layers in enumerate(packs):
             for layer in layers:  # a microbatch may leave out the first or the last
                 if here is not None and not here(layer):
                     continue
+                self._stopping.add(k)
                 if k > 0:  # before hooks of others, which may set what a forward reads
                     self._handles.append(layer.register_forward_pre_hook(self._before(k), prepend=True))
                 if k < last:
@@ -57,9 +62,9 @@ class Stops:
         for handle in self._handles:
             handle.remove()
 
-    def everywhere(self, microbatch: int) -> bool:
-        """Whether it stops wherever there is something to stop at, in its backward too. Pre: its forward is over."""
-        return len(self._stopped[microbatch]) == self._packs
+    def stopped_down_to(self, microbatch: int, pack: int) -> bool:
+        """Whether its backward has stopped before each pack, from the last one down to this."""
+        return all(k < pack or k in self._stopped[microbatch] for k in self._stopping)
 
     def _before(self, pack: int) -> Callable[..., None]:
         def stop(_module: nn.Module, _args: Any) -> None:
@@ -85,12 +90,14 @@ class Stops:
                         f"{type(module).__name__}: something kept on the model, or outside of it, went from one to the "
                         "other; hand it through return values"
                     )
-                if current is not None:
+                # What a layer made that ran again after others, in this microbatch only, comes before theirs: no stop.
+                if current is not None and all(k <= pack or k in self._stopped[current] for k in self._ran[current]):
+                    self._stopped[current].add(pack)
                     self._weave.stop(2 * self._packs - pack)
 
             for tensor in tensors_of(output):
                 if tensor.requires_grad and not tensor.is_leaf:
-                    self._stopped[maker].add(pack)
+                    self._ran[maker].add(pack)
                     tensor.register_hook(stop)  # type: ignore[no-untyped-call]
 
         return watch

@@ -124,6 +124,11 @@ class Weave:
             self._rest(task)
         task.has_passed = None
 
+    def is_behind_one_that_waits(self) -> bool:
+        """Whether one before the calling task waits for those before it: the caller is not to overtake it."""
+        task: _Task = self._mine.task
+        return any(one.has_passed is not None and not one.ended for one in self._tasks[: task.index])
+
     def _waits(self, task: _Task) -> bool:
         if task.has_passed is None:
             return False

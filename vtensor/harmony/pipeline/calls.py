@@ -74,7 +74,7 @@ class Calls:
         self._ledger = Ledger(mail)
         self._states: dict[int, Promise] = {}  # of a microbatch' generators, where they are elsewhere
         self._state_layout = layout_of(generator_state())
-        self._dummy = torch.empty(0, requires_grad=True)
+        self._dummy = torch.empty(0, device="cpu", requires_grad=True)
         self._forwards = Forwards()
         self._hooks: list[Any] = []
         for callee in callees:

@@ -165,7 +165,7 @@ class _Ran:
         self.gradients: list[torch.Tensor | None] = [None] * arguments
 
 
-_NEEDS = torch.empty(0, requires_grad=True)
+_NEEDS = torch.empty(0, device="cpu", requires_grad=True)
 
 
 class _Enter(torch.autograd.Function):
