@@ -67,7 +67,12 @@ ROOMS = {  # the modules of each package of vtensor/
         {"current_planner"},
         {"traces", "__init__"},
     ],
-    "hooks": [{"patches"}, {"doors", "foreach", "passes"}, {"compiled", "strict"}, {"__init__"}],
+    "hooks": [
+        {"patches"},
+        {"doors", "foreach", "imports", "passes"},
+        {"compiled", "kernels", "storages", "strict"},
+        {"__init__"},
+    ],
     "devices": [{"math_library", "surroundings", "pools"}, {"cpu", "gpu"}, {"port"}, {"__init__"}],
     "session": [{"watchdog", "adoption", "shelves", "reserve"}, {"lifecycle"}, {"enabling"}, {"__init__"}],
     "reports": [{"stats", "page", "profile_tracks"}, {"__init__"}],

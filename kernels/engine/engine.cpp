@@ -173,13 +173,17 @@ Residency Engine::merge(const void* address) {
   return inspector_.residency(address);
 }
 
-void Engine::export_address(const void* address, bool fix) {
-  if (drained_) return;
+bool Engine::export_address(const void* address, Export how) {
+  if (drained_) return false;
   Call call(mutex_, ground_);
   Range* range = ranges_.find_live(address);
-  if (range == nullptr) return;
-  uses_.give_away(call.lock, *range);
-  range->fixed |= fix;
+  if (range == nullptr) return false;
+  if (how == Export::call_ended) {
+    uses_.end_call(call.lock, *range);
+    return false;
+  }
+  uses_.give_away(call.lock, *range, how);
+  return range->exported_for > 0;
 }
 
 // The lock is held across the fork, so that the child finds every structure whole.

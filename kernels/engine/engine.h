@@ -105,9 +105,9 @@ class Engine {
   FaultOutcome on_fault(Address address) noexcept;
   // Makes a whole tensor resident now (the merge primitive); parts that do not fit the budget are borrowed.
   Residency merge(const void* address);
-  // The address leaves our sight (numpy, DLPack, data_ptr): from now on never clean, and always mapped.
-  // `fix`: and who has it may use it at any moment, so it never moves any more. Pre: pinned, and fetched, then.
-  void export_address(const void* address, bool fix = false);
+  // The address leaves our sight (numpy, DLPack, data_ptr): from now on never clean, and always mapped. Pre, if it is `fixed`:
+  // pinned, and fetched. True if a call got it for itself: then `call_ended` is due, and no address may be left from it.
+  bool export_address(const void* address, Export how = Export::for_good);
   void before_fork();
   void after_fork(bool in_child);
 

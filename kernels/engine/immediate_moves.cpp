@@ -234,6 +234,9 @@ void ImmediateMoves::give_away(Lock& lock, Range& range, const std::function<voi
 // What is absent is used where it is. If that fails the vTensor stays absent, and the fault handler brings it when it is touched.
 void ImmediateMoves::bring_all(Lock& lock, const RangeTable& ranges, const std::function<Status(Range&, std::uint32_t)>&) {
   settle(lock);
+  ranges.each_live_part(State::resident, [this](Range& range, std::uint32_t i) {
+    if (range.parts[i].clean()) slots_.make_dirty(range, i);  // nothing leaves any more, and system calls may write
+  });
   ranges.each_live_part(State::absent, [this](Range& range, std::uint32_t i) {
     if (!slots_.borrow(range, i).ok()) ++ground_.counters.failures;
   });

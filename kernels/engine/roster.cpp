@@ -10,6 +10,7 @@ std::uint32_t Roster::begin(Range& range, Bytes bytes) {
   range.bytes = bytes;
   range.life = Life::live;
   range.exported = range.fixed = range.orphaned = false;
+  range.exported_for = 0;
   range.serial = ++serials_;
   range.tag = {};
   range.part_use.clear();

@@ -188,15 +188,29 @@ FaultOutcome Uses::on_fault(Lock& lock, Address address) {
   return FaultOutcome::idle;
 }
 
-void Uses::give_away(Lock& lock, Range& range) {
-  if (range.exported && range.missing.load() == 0) return;
-  remake_.lose_sight(lock, range);
-  moves_.give_away(lock, range, [&] {
-    const Use use = all_parts(range, true);
-    pins_.pin(use);
-    fetch(lock, {&use, 1}, "an address given away");
-    pins_.unpin(use);
-  });
+void Uses::give_away(Lock& lock, Range& range, Export how) {
+  const bool calls_only = how == Export::for_a_call && (!range.exported || range.exported_for > 0);
+  if (!range.exported || range.missing.load() != 0) {
+    remake_.lose_sight(lock, range);
+    moves_.give_away(lock, range, [&] {
+      const Use use = all_parts(range, true);
+      pins_.pin(use);
+      fetch(lock, {&use, 1}, "an address given away");
+      pins_.unpin(use);
+    });
+  }
+  range.exported_for = calls_only ? range.exported_for + 1 : 0;
+  range.fixed |= how == Export::fixed;
+}
+
+void Uses::end_call(Lock& lock, Range& range) {
+  moves_.catch_up(lock);
+  if (range.exported_for == 0 || --range.exported_for > 0 || ground_.detached) return;
+  range.exported = false;
+  for (std::uint32_t i = 0; i < range.chunks; ++i) {
+    const VTensor& part = range.parts[i];
+    if (part.state == State::borrowed && !range.pinned()) ground_.counters.failures += !slots_.withdraw(range, i).ok();
+  }
 }
 
 }  // namespace vt

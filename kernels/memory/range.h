@@ -36,6 +36,10 @@ struct Tag {
   std::uint32_t birth = kNone;      // which of its allocations it was; kNone if it is older
 };
 
+// Who is given an address: anybody, for good; who may use it at any moment, even by system calls, which do not fault: it stays
+// where it is; one call, which ends.
+enum class Export : std::uint8_t { for_good, fixed, for_a_call, call_ended };
+
 struct Range {
   Address base = 0;
   Bytes bytes = 0;            // as asked for; the last vTensor may be partly used
@@ -43,7 +47,8 @@ struct Range {
   std::uint32_t resident = 0;  // vTensors in state resident
   Life life = Life::unused;
   bool exported = false;      // its address was given away: never clean, and mapped wherever its data is
-  bool fixed = false;         // exported to who may use it at any moment, even by system calls, which do not fault: it stays
+  bool fixed = false;         // it never moves: Export::fixed
+  std::uint32_t exported_for = 0;  // calls that it is exported for; 0 if it is for good, or not at all
   bool orphaned = false;      // the program freed it, but what was dropped is made of it: it lives on until that is not so
   std::atomic<std::uint32_t> tenants{0};  // tensors that lie in it side by side, if it is a shelf (iteration/managed.h); else 0
   std::uint32_t part_pins = 0;

@@ -126,6 +126,9 @@ void bind_parts(py::module_& m) {
       .def("merge", [](TestEngine& t, std::uintptr_t a) { return to_dict(t.engine->merge(pointer(a))); })
       .def("residency", [](TestEngine& t, std::uintptr_t a) { return to_dict(t.engine->inspect().residency(pointer(a))); })
       .def("export_address", [](TestEngine& t, std::uintptr_t a) { t.engine->export_address(pointer(a)); })
+      .def("export_for_a_call",
+           [](TestEngine& t, std::uintptr_t a) { return t.engine->export_address(pointer(a), Export::for_a_call); })
+      .def("end_export", [](TestEngine& t, std::uintptr_t a) { t.engine->export_address(pointer(a), Export::call_ended); })
       .def("evict_all", [](TestEngine& t) { t.engine->evict_all(); }, Unlocked())
       .def("resize", [](TestEngine& t, std::size_t n) { t.engine->resize(n); }, Unlocked())
       .def("detach", [](TestEngine& t) { t.engine->detach(); })

@@ -1,6 +1,7 @@
 #include "torch/torch_calls.h"
 
 #include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 
 #include <algorithm>
 #include <cstring>
@@ -8,6 +9,7 @@
 
 #include "iteration/thread_state.h"
 #include "recipes/kept_bytes.h"
+#include "torch/torch_free_later.h"
 
 namespace vt {
 
@@ -29,6 +31,10 @@ Address storage_of(const c10::TensorImpl& impl) {
   return reinterpret_cast<Address>(impl.unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get());
 }
 
+bool pinned(Address address) {
+  return at::detail::getCUDAHooks().isPinnedPtr(reinterpret_cast<const void*>(address));
+}
+
 bool is_plain_value(const c10::IValue& value) {
   return value.isNone() || value.isInt() || value.isDouble() || value.isBool() || value.isComplexDouble() || value.isString() ||
          value.isDevice() || value.isIntList() || value.isDoubleList() || value.isBoolList();
@@ -41,6 +47,12 @@ at::Tensor managed_empty(Bytes bytes, c10::Device device) {
 }
 
 }  // namespace
+
+TorchCall::~TorchCall() {
+  for (Tensor& tensor : tensors_) {
+    if (tensor.device_bytes.defined()) free_later(std::move(tensor.device_bytes));
+  }
+}
 
 TorchCall::Access TorchCall::access_to(const Traits& traits, std::size_t argument) {
   const std::uint64_t bit = std::uint64_t{1} << std::min<std::size_t>(argument, 63);
@@ -99,6 +111,7 @@ bool TorchCall::could_keep(const at::RecordFunction& function, const Traits& tra
 
 std::unique_ptr<TorchCall> TorchCall::keep(const at::RecordFunction& function, const Traits& traits, Engine& engine,
                                            std::vector<Range*>* sources, Range** written) {
+  free_what_is_left();
   const auto handle = c10::Dispatcher::singleton().findOp(*function.operator_name());
   if (!handle) return nullptr;
   std::unique_ptr<TorchCall> call(new TorchCall(*handle));
@@ -178,8 +191,10 @@ bool TorchCall::keep_tensor(const at::Tensor& given, Access access, Engine& engi
   } else {
     const Bytes item = impl.itemsize();
     const Bytes bytes = static_cast<Bytes>(reach(impl)) * item;
-    if (!may_copy(impl, access)) return false;
     const Address from = storage + static_cast<Bytes>(tensor.offset) * item;
+    // An asynchronous copy may be writing it: its bytes now are not those that the operation will read.
+    if (impl.device().is_cpu() && engine.streams() != nullptr && pinned(from)) return false;
+    if (!may_copy(impl, access) || from + bytes > storage + impl.unsafe_storage().nbytes()) return false;
     tensor.align = from % kBytesAlign;
     tensor.storage_bytes = bytes;
     tensor.offset = 0;

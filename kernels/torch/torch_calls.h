@@ -31,6 +31,9 @@ class TorchCall final : public Operation {
   static std::unique_ptr<TorchCall> keep(const at::RecordFunction& function, const Traits& traits, Engine& engine,
                                          std::vector<Range*>* sources, Range** written);
 
+  // Under the engine's lock: see torch_free_later.h.
+  ~TorchCall() override;
+
   // Whether it would be kept.
   static bool could_keep(const at::RecordFunction& function, const Traits& traits, Engine& engine);
   // The managed tensor of which it overwrites every byte and reads none; nullptr if there is none. It needs no such tensor to be

@@ -43,6 +43,12 @@ void set_float_control([[maybe_unused]] std::int64_t v) {
 #endif
 }
 
+void reduced_precision(std::int64_t v, void (at::Context::*set)(bool, bool)) {
+  const auto option = static_cast<at::CuBLASReductionOption>(v);
+  (context().*set)(option == at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK,
+                   option != at::CuBLASReductionOption::DisallowReducedPrecisionDisallowSplitK);
+}
+
 using B = at::Float32Backend;
 using O = at::Float32Op;
 
@@ -66,6 +72,14 @@ constexpr Setting kSettings[] = {
      [](std::int64_t v) { context().setAllowFP16BF16ReductionMathSDP(v != 0); }},
     {[] { return std::int64_t{context().allowFP16AccumulationCuBLAS()}; },
      [](std::int64_t v) { context().setAllowFP16AccumulationCuBLAS(v != 0); }},
+    {[] { return static_cast<std::int64_t>(context().allowFP16ReductionCuBLAS()); },
+     [](std::int64_t v) { reduced_precision(v, &at::Context::setAllowFP16ReductionCuBLAS); }},
+    {[] { return static_cast<std::int64_t>(context().allowBF16ReductionCuBLAS()); },
+     [](std::int64_t v) { reduced_precision(v, &at::Context::setAllowBF16ReductionCuBLAS); }},
+    {[] { return static_cast<std::int64_t>(context().blasPreferredBackend()); },
+     [](std::int64_t v) { context().setBlasPreferredBackend(static_cast<at::BlasBackend>(v)); }},
+    {[] { return static_cast<std::int64_t>(context().linalgPreferredBackend()); },
+     [](std::int64_t v) { context().setLinalgPreferredBackend(static_cast<at::LinalgBackend>(v)); }},
     {[] { return std::int64_t{context().allowFP16ReductionCPU()}; },
      [](std::int64_t v) { context().setAllowFP16ReductionCPU(v != 0); }},
     precision<B::GENERIC, O::ALL>(),

@@ -11,7 +11,7 @@ namespace vt {
 
 class Conditions {
  public:
-  static constexpr std::size_t kMost = 24;
+  static constexpr std::size_t kMost = 28;
 
   // Those that hold now, on this thread.
   static Conditions now();

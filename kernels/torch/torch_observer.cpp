@@ -208,7 +208,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   // A graph that is captured uses these addresses for good.
   if (traits.keeps_arguments || (streams != nullptr && stream == Lane::none)) {
     for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
-      engine->export_address(reinterpret_cast<const void*>(thread.uses[i].range->base), true);
+      engine->export_address(reinterpret_cast<const void*>(thread.uses[i].range->base), Export::fixed);
     }
   }
   if (stream != Lane::none) {
@@ -246,7 +246,7 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
   if (frame.stream != Lane::none) note_uses(thread, frame);
   if (frame.keeps) {
     const std::vector<Range*> made = thread.newborns;  // what is made again for it may be newborn, too
-    for (const Range* range : made) thread.engine->export_address(reinterpret_cast<const void*>(range->base), true);
+    for (const Range* range : made) thread.engine->export_address(reinterpret_cast<const void*>(range->base), Export::fixed);
   }
   while (thread.uses.size() > frame.first_use) {
     thread.engine->unpin(thread.uses.back());

@@ -18,6 +18,7 @@
 #include "iteration/recording.h"
 #include "process/registry.h"
 #include "torch/torch_calls.h"
+#include "torch/torch_free_later.h"
 #include "torch/torch_remaker.h"
 
 namespace vt {
@@ -71,6 +72,19 @@ void see(Engine& engine, Seeing what, bool verify) {
 void stop_seeing(Engine& engine) {
   g_seeing.store(Seeing::nothing);
   if (engine.remake().on()) engine.remake().suspend(true);
+  free_what_is_left();
+}
+
+void before_kernels_change(Engine& engine) {
+  const bool on = engine.remake().on();
+  engine.remake().suspend(true);
+  free_what_is_left();
+  if (on) engine.remake().use(make_remaker(engine), g_verify.load());
+}
+
+void kernels_changed(Engine& engine) {
+  look_again();
+  engine.remake().resume();
 }
 
 // --- verifying ------------------------------------------------------------------------------------------------
@@ -132,8 +146,12 @@ namespace {
 bool may_call_others(const at::RecordFunction& function, std::size_t fresh) {
   if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return true;
   if (fresh < 2) return false;  // a tangent is as large as its result: one more than there may be
-  return std::any_of(function.inputs().begin(), function.inputs().end(), [](const c10::IValue& input) {
-    return input.isTensor() && input.toTensor().defined() && input.toTensor()._fw_grad(0).defined();
+  const auto has_tangent = [](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && value.toTensor()._fw_grad(0).defined();
+  };
+  return std::any_of(function.inputs().begin(), function.inputs().end(), [&](const c10::IValue& input) {
+    if (!input.isTensorList() && !input.isOptionalTensorList()) return has_tangent(input);
+    return std::any_of(input.toListRef().begin(), input.toListRef().end(), has_tangent);
   });
 }
 

@@ -57,6 +57,8 @@ std::int64_t reach(const c10::TensorImpl& tensor);
 
 // Of the operator whose operation begins. Stays until the thread observes another operation.
 const Traits& traits_of(const at::RecordFunction& function);
+// What is known of operators may not be so any more: they have other kernels.
+void look_again() noexcept;
 
 // Whether a torch.autograd.Function of that name writes by operations only.
 bool writes_by_operations(const std::string& name);

@@ -38,6 +38,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.content: dict[int, bytes] = {}
         self.pinned: dict[int, int] = {}
         self.exported: set[int] = set()
+        self.calls: list[int] = []  # addresses that calls were given, and have not given back
         self.serial = 0
 
     def pick(self, data: Any, among: Any = None) -> int:
@@ -74,6 +75,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.free(address)
         del self.content[address]
         self.exported.discard(address)
+        self.calls = [one for one in self.calls if one != address]
 
     @rule(data=st.data(), write=st.booleans())
     def operation(self, data: Any, write: bool) -> None:
@@ -126,6 +128,24 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.export_address(address)
         self.exported.add(address)
 
+    @rule(data=st.data())
+    def export_for_a_call(self, data: Any) -> None:
+        address = self.pick(data)
+        due = self.engine.export_for_a_call(address)
+        assert due == (address not in self.exported)
+        if due:
+            self.calls.append(address)
+
+    @rule(data=st.data())
+    def end_a_call(self, data: Any) -> None:
+        address = self.pick(data, self.calls)
+        self.engine.end_export(address)
+        self.calls.remove(address)
+
+    def away(self, address: int) -> int:
+        where = self.engine.residency(address)
+        return int(where["absent"] + where["leaving"] + where["arriving"])
+
     @rule()
     def evict_all(self) -> None:
         self.engine.evict_all()
@@ -142,10 +162,14 @@ class EngineMachine(RuleBasedStateMachine):
     @invariant()
     def whole(self) -> None:
         assert self.engine.validate() == ""
+        assert not any(map(self.away, self.given_away())), "an address that was given away leads nowhere"
         shot = self.engine.snapshot()
         assert shot["held_chunks"] <= shot["budget_chunks"] == self.budget
         assert shot["tensor_bytes"]["current"] == sum(map(len, self.content.values()))
         assert shot["wanted_bytes"]["current"] == sum(-(-len(c) // PAGE) * PAGE for c in self.content.values())
+
+    def given_away(self) -> set[int]:
+        return self.exported.union(self.calls)
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
@@ -182,6 +206,9 @@ class FaultyEngineMachine(EngineMachine):
             assert "nothing was lost" in str(error)
             return
         self.budget = budget
+
+    def given_away(self) -> set[int]:
+        return set()  # what could not be mapped comes when it is touched
 
     @rule(data=st.data())
     def merge(self, data: Any) -> None:

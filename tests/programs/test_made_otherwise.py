@@ -89,6 +89,23 @@ def tangents(drop: Drop) -> Any:
         return tuple(forward_ad.unpack_dual(y))
 
 
+def tangents_in_lists(drop: Drop) -> Any:
+    xs = [torch.randn(256, 256) for _ in range(3)]
+    with torch.no_grad(), forward_ad.dual_level():
+        ys = torch._foreach_mul([forward_ad.make_dual(x, x + 1) for x in xs], 3.0)
+        drop()
+        return [tuple(forward_ad.unpack_dual(y)) for y in ys]
+
+
+def storages_without_memory(drop: Drop) -> Any:
+    x = torch.randn(1024)
+    x.untyped_storage().resize_(0)  # as FSDP does
+    shape = x.to("meta").shape
+    x.untyped_storage().resize_(4096)
+    drop()
+    return x.fill_(len(shape))
+
+
 def sparse_results(drop: Drop) -> Any:
     dense = torch.randn(LARGE // 8 + 1)
     sparse = dense.to_sparse()  # its indices are managed, and its values not
@@ -147,6 +164,8 @@ PROGRAMS = [
     sums_in_any_order,
     packing_for_backward,
     tangents,
+    tangents_in_lists,
+    storages_without_memory,
     sparse_results,
     layouts_of_libraries,
     written_in_a_function,

@@ -20,11 +20,11 @@ import torch
 
 from .patches import named_as, replace
 
-__all__ = ["address_of", "open_doors", "storage_of"]
+__all__ = ["address_of", "open_doors", "raw_address", "storage_of"]
 
 # Tensor.__array__, __cuda_array_interface__ and the typed storages go through these; apply_ and the like work by the
-# address. On a GPU an address that was given away stays resident for good, so a storage is no door there (torch.save
-# asks for every one), only its address is.
+# address. A storage is no door, only its address is: torch.save and copy.deepcopy ask for every one (``storages``), and
+# what was given away stays resident for good on a GPU, and on a CPU leaves and comes by no plan.
 _DLPACK: list[tuple[Any, str]] = [
     (owner, name)
     for owner in (torch._C, torch.utils.dlpack, torch)
@@ -33,15 +33,17 @@ _DLPACK: list[tuple[Any, str]] = [
 ]
 _DOORS: dict[str, list[tuple[Any, str]]] = {
     "cpu": [
-        (torch.Tensor, name)
-        for name in ("numpy", "data_ptr", "untyped_storage", "__dlpack__", "apply_", "map_", "map2_")
+        *((torch.Tensor, name) for name in ("numpy", "data_ptr", "__dlpack__", "apply_", "map_", "map2_")),
+        *((torch.UntypedStorage, name) for name in ("data_ptr", "byteswap")),
     ],
     "cuda": [(torch.Tensor, "data_ptr"), (torch.Tensor, "__dlpack__"), (torch.UntypedStorage, "data_ptr")],
 }
 # By this table libraries take addresses from C to C (tvm-ffi and what is built on it).
 _TABLE = "__dlpack_c_exchange_api__"
-# They ask which tensors share a storage, by its address, and read by operations.
+# They ask which tensors share a storage, by its address, and read by operations, or as ``storages`` knows.
 _SAVERS = ("torch.serialization", "safetensors", "transformers", "huggingface_hub", "accelerate")
+# On a CPU this one reads what is at a tensor's address as ``storages`` knows, too.
+_READS_FOR_A_CALL = ("safetensors",)
 _TENSOR: Any = torch._C.TensorBase
 _STORAGE: Any = torch._C.StorageBase
 
@@ -52,7 +54,7 @@ def _is_fake(value: Any) -> bool:
     return fakes is not None and isinstance(value, fakes.FakeTensor)
 
 
-def _address(value: Any) -> int:
+def raw_address(value: Any) -> int:
     """Of a tensor or storage; 0 if it has no memory (fake, sparse, wrapped)."""
     if _is_fake(value):
         return 0
@@ -64,12 +66,15 @@ def _address(value: Any) -> int:
         return 0
 
 
-def _door(owner: Any, name: str, core: ModuleType) -> Callable[..., Any]:
+def _door(owner: Any, name: str, core: ModuleType, device: str) -> Callable[..., Any]:
     original = getattr(owner, name)
-    of_storage = getattr(original, "__objclass__", None) is _STORAGE
+    passed: tuple[str, ...] = ()
+    if name == "data_ptr" and (owner is torch.UntypedStorage or device == "cpu"):
+        passed = _SAVERS if owner is torch.UntypedStorage else _READS_FOR_A_CALL
 
     def give_away(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if (address := _address(self)) and not (of_storage and _saves(sys._getframe(1).f_globals.get("__name__", ""))):
+        caller = sys._getframe(1).f_globals.get("__name__", "") if passed else ""
+        if (address := raw_address(self)) and not _is_of(passed, caller):
             core.export_address(address)
         return original(self, *args, **kwargs)
 
@@ -78,16 +83,18 @@ def _door(owner: Any, name: str, core: ModuleType) -> Callable[..., Any]:
     return give_away
 
 
-def _saves(module: str) -> bool:
-    return any(module == saver or module.startswith(f"{saver}.") for saver in _SAVERS)
+def _is_of(packages: tuple[str, ...], module: str) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-def _keeping_ours_on_top(enable: Callable[..., None], core: ModuleType) -> Callable[..., None]:
-    def enable_and_arm(*args: Any, **kwargs: Any) -> None:
-        enable(*args, **kwargs)
-        core.arm_fault_handler()  # else it would print a crash each time an absent vTensor is touched
+def _keeping_ours_on_top(change: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
+    def change_and_arm(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return change(*args, **kwargs)
+        finally:  # else it would print a crash each time an absent vTensor is touched, or nobody would bring it
+            core.arm_fault_handler()
 
-    return enable_and_arm
+    return change_and_arm
 
 
 class _Backward(threading.local):
@@ -105,7 +112,7 @@ def _addresses(values: Any) -> list[int]:
         if isinstance(value, list):
             found += _addresses(value)
         elif isinstance(value, torch.Tensor):
-            found.append(_address(value))
+            found.append(raw_address(value))
     return found
 
 
@@ -150,11 +157,12 @@ def _watch_backwards(core: ModuleType) -> None:
 def open_doors(core: ModuleType, device: str) -> None:
     """Replace the doors on torch's classes by ones that tell `core`, until :func:`vtensor.hooks.patches.restore`."""
     for owner, name in [*_DOORS[device], *_DLPACK]:
-        replace(owner, name, _door(owner, name, core))
+        replace(owner, name, _door(owner, name, core, device))
     if (table := vars(torch.Tensor).get(_TABLE)) is not None:
         replace(torch.Tensor, _TABLE, core.telling_table(table))
     _watch_backwards(core)
-    replace(faulthandler, "enable", _keeping_ours_on_top(faulthandler.enable, core))
+    for name in ("enable", "disable"):
+        replace(faulthandler, name, _keeping_ours_on_top(getattr(faulthandler, name), core))
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:

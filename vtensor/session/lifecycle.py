@@ -32,8 +32,10 @@ from ..errors import ConfigError, NotEnabledError
 from ..hooks.compiled import watch_compiled
 from ..hooks.doors import open_doors
 from ..hooks.foreach import cut_foreach
+from ..hooks.kernels import watch_kernels
 from ..hooks.passes import tell_of_passes
 from ..hooks.patches import restore
+from ..hooks.storages import watch_storages
 from ..logs import log
 from ..planning.current_planner import current, session_ends, start_planner, stop_planner
 from ..planning.plans import config_and_plan
@@ -187,7 +189,9 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
     """Put what the core has to be told of around torch's functions."""
     core = native.load()
     open_doors(core, config.device)
+    watch_storages(core, config.device)
     watch_compiled(core)
+    watch_kernels(core)
     cut_foreach(core, _bytes_of_one_call)
     if config.recompute != "never":
         core.see("all" if config.sees_all else "planned", is_verifying())

@@ -1,0 +1,190 @@
+"""Storages are saved and copied at their address: it leads to their data meanwhile, and nothing is left of that."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vtensor
+from vtensor import native
+
+PAGE = 4096
+LARGE = 64 * PAGE  # more than Python and Rust gather before they ask the system to write
+
+
+@pytest.fixture(autouse=True)
+def session() -> Iterator[None]:
+    with vtensor.enabled("4MiB", device="cpu", chunk=PAGE, min_size=1, policy="lru"):
+        native.load().observe()
+        yield
+
+
+def away(*tensors: torch.Tensor) -> None:
+    native.load().parts.evict_all()
+    for tensor in tensors:
+        found = vtensor.residency(tensor)
+        assert found.managed and found.resident == 0 and found.borrowed == 0
+
+
+def save_as_zip(tensor: torch.Tensor, path: Path) -> None:
+    torch.save({"x": tensor}, path)
+
+
+def save_as_it_was(tensor: torch.Tensor, path: Path) -> None:
+    torch.save({"x": tensor}, path, _use_new_zipfile_serialization=False)
+
+
+def save_as_safetensors(tensor: torch.Tensor, path: Path) -> None:
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    save_file({"x": tensor}, path)
+
+
+def load(path: Path) -> Any:
+    if path.suffix == ".safetensors":
+        return pytest.importorskip("safetensors.torch").load_file(path)
+    return torch.load(path)
+
+
+SAVERS: dict[str, Callable[[torch.Tensor, Path], None]] = {
+    "saved.pt": save_as_zip,
+    "saved.old": save_as_it_was,
+    "saved.safetensors": save_as_safetensors,
+}
+
+
+@pytest.mark.parametrize("name", SAVERS)
+def test_what_was_saved_comes_and_goes_as_before(name: str, tmp_path: Path) -> None:
+    """An address that is given away for good stands in the way of plans."""
+    tensor = torch.randn(LARGE // 4)
+    expected = tensor.tolist()
+    for _ in range(2):
+        away(tensor)
+        SAVERS[name](tensor, tmp_path / name)
+        assert vtensor.residency(tensor).borrowed == 0
+    away(tensor)  # once more: nobody is to find its data there
+    found = load(tmp_path / name)["x"]
+    assert found.tolist() == expected == tensor.tolist()
+    assert native.load().validate() == ""
+
+
+def test_an_address_that_was_given_away_before_stays_so(tmp_path: Path) -> None:
+    tensor = torch.ones(LARGE // 4)
+    array = tensor.numpy()
+    save_as_zip(tensor, tmp_path / "saved.pt")
+    native.load().parts.evict_all()
+    with tempfile.TemporaryFile() as file:
+        assert os.write(file.fileno(), memoryview(array).cast("B")) == LARGE
+
+
+def test_a_saver_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    tensor = torch.ones(LARGE // 4)
+    away(tensor)
+
+    class Full:
+        def write(self, _data: Any) -> int:
+            raise OSError("no space left")
+
+    with pytest.raises((OSError, RuntimeError)):
+        torch.save(tensor, Full())  # type: ignore[arg-type]
+    assert vtensor.residency(tensor).borrowed == 0
+    away(tensor)
+    assert tensor.sum() == LARGE / 4
+
+
+def test_the_address_of_a_storage_leads_there_for_good() -> None:
+    storage = torch.ones(LARGE // 8).untyped_storage()
+    storage.resize_(LARGE)
+    address = storage.data_ptr()
+    native.load().parts.evict_all()
+    with tempfile.TemporaryFile() as file:
+        assert os.write(file.fileno(), (ctypes.c_char * LARGE).from_address(address)) == LARGE
+
+
+@pytest.mark.parametrize("what", ["tensor", "state_dict", "buffer"])
+def test_a_deep_copy_counts_to_the_budget(what: str) -> None:
+    module = torch.nn.Linear(128, 128)
+    module.register_buffer("kept", torch.ones(128, 128))
+    before = vtensor.memory_stats()["tensor_bytes.current"]
+    made: Any = {
+        "tensor": lambda: copy.deepcopy(module.weight.detach()),
+        "state_dict": lambda: copy.deepcopy(module.state_dict()),
+        "buffer": lambda: copy.deepcopy(module)._buffers["kept"],
+    }[what]()
+    copies = made.values() if isinstance(made, dict) else [made]
+    assert all(vtensor.residency(tensor).managed for tensor in copies)
+    assert vtensor.memory_stats()["tensor_bytes.current"] >= before + sum(tensor.nbytes for tensor in copies)
+    away(module.weight, *copies)
+    originals = [module.weight, module.bias, module.kept] if what == "state_dict" else [module.weight]
+    for one, other in zip(originals, copies, strict=True):
+        assert what == "buffer" or torch.equal(one, other)
+
+
+AFTERWARDS = """
+import faulthandler, os, tempfile
+import torch, vtensor
+from vtensor import native
+
+faulthandler.enable()
+vtensor.enable("4MiB", device="cpu", chunk=4096, min_size=1, policy="lru")
+core = native.load()
+core.observe()
+touched, clean = torch.ones(1 << 16), torch.zeros(1 << 16)
+of_mkldnn = torch.randn(2, 8, 32, 32).to_mkldnn()
+core.parts.evict_all()
+faulthandler.disable()
+assert touched.tolist() == [1.0] * (1 << 16)
+assert clean.sum() == 0
+vtensor.disable()
+with tempfile.TemporaryFile() as file:
+    file.write(bytes([1]) * clean.nbytes)
+    file.seek(0)
+    assert os.readv(file.fileno(), [memoryview(clean.numpy()).cast("B")]) == clean.nbytes
+del of_mkldnn
+print("all is well")
+"""
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no mkldnn")
+def test_what_outlives_a_session_is_ordinary_memory() -> None:
+    """Written by system calls, freed by whatever allocator there is; and faults are ours while there is a session."""
+    done = subprocess.run([sys.executable, "-c", AFTERWARDS], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "all is well" in done.stdout
+
+
+ON_A_GPU = """
+import torch, vtensor
+from vtensor import native
+from vtensor.hooks.storages import watch_storages
+from vtensor.session import lifecycle
+
+module = native.load()
+lifecycle._start = lambda c: module.parts.start_late(
+    c.budget_chunks, c.chunk, c.host, c.policy, c.min_size, 1, False, c.leaving, False)
+vtensor.enable("32KiB", chunk=4096, min_size=1, host="64MiB", policy="lru")
+watch_storages(module, "cuda")
+victim = torch.full((1024,), 7.0)
+seen = torch.empty(1).copy_(victim[:1])
+others = [torch.full((1024,), float(k)).add_(0) for k in range(100, 140)]
+assert vtensor.residency(victim).resident == 0
+victim.untyped_storage().resize_(8192)
+assert (victim + 0).tolist() == [7.0] * 1024
+print("all is well")
+"""
+
+
+def test_what_is_resized_on_a_gpu_is_there() -> None:
+    """It is copied past torch's dispatcher, and nothing faults."""
+    done = subprocess.run([sys.executable, "-c", ON_A_GPU], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "all is well" in done.stdout

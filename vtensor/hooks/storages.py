@@ -1,0 +1,104 @@
+"""What is done with a storage itself, past torch's operations: saved, loaded, copied, resized.
+
+Covers: on a CPU, files that are written and read by system calls at a storage's address (``torch.save``, safetensors),
+where it is mapped for the length of the call, and copies (``copy.deepcopy`` of a tensor), which torch allocates past
+its allocator; on a GPU, resizing, which copies past its dispatcher.
+Leaves: addresses that are given away for good (``doors``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .doors import raw_address, storage_of
+from .imports import when_imported
+from .patches import named_as, replace
+
+__all__ = ["watch_storages"]
+
+_AT_ITS_ADDRESS: list[tuple[Any, str]] = [
+    (torch._C.PyTorchFileWriter, "write_record"),
+    (torch.UntypedStorage, "_write_file"),
+    (torch.UntypedStorage, "_set_from_file"),
+]
+_SAFETENSORS = "safetensors.torch"
+
+
+@contextlib.contextmanager
+def _mapped(addresses: Iterable[int], core: ModuleType) -> Iterator[None]:
+    due = []
+    try:
+        for address in addresses:
+            if address and core.export_for_a_call(address):
+                due.append(address)
+        yield
+    finally:
+        for address in due:
+            core.end_export(address)
+
+
+def _mapping(call: Callable[..., Any], addresses: Callable[..., Iterable[int]], core: ModuleType) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def calls(*args: Any, **kwargs: Any) -> Any:
+        with _mapped(addresses(*args), core):
+            return call(*args, **kwargs)
+
+    return calls
+
+
+def _of_storages(*args: Any) -> list[int]:
+    return [raw_address(value) for value in args if isinstance(value, torch.UntypedStorage)]
+
+
+def _of_specs(tensors: Any, *_: Any) -> list[int]:
+    """Of what safetensors is about to write; in older versions, which hand over bytes, none."""
+    return [getattr(spec, "data_ptr", 0) for spec in tensors.values()]
+
+
+def _watch_safetensors(module: ModuleType, core: ModuleType) -> None:
+    for name in ("serialize", "serialize_file"):
+        if hasattr(module, name):
+            replace(module, name, _mapping(getattr(module, name), _of_specs, core))
+
+
+def _allocated_as_tensors(clone: Callable[..., Any]) -> Callable[..., Any]:
+    def managed(self: Any) -> Any:
+        if self.device.type != "cpu" or torch._C._len_torch_dispatch_stack() > 0:
+            return clone(self)
+        with torch._C.DisableTorchFunction():  # it is no call of the program
+            memory = torch.empty(self.nbytes(), dtype=torch.uint8, device="cpu")
+        return storage_of(memory).copy_(self, False)
+
+    named_as(managed, torch.UntypedStorage, "clone")
+    managed.__doc__ = clone.__doc__
+    return managed
+
+
+def _resident(call: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def calls(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = core.kept()
+        core.keep([raw_address(self)], False)
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            core.release_kept(before)
+
+    return calls
+
+
+def watch_storages(core: ModuleType, device: str) -> None:
+    """Tell `core` of it, until :func:`vtensor.hooks.patches.restore`."""
+    if device == "cuda":
+        replace(torch.UntypedStorage, "resize_", _resident(torch.UntypedStorage.resize_, core))
+        return
+    for owner, name in _AT_ITS_ADDRESS:
+        replace(owner, name, _mapping(getattr(owner, name), _of_storages, core))
+    when_imported(_SAFETENSORS, lambda module: _watch_safetensors(module, core))
+    replace(torch.UntypedStorage, "clone", _allocated_as_tensors(torch.UntypedStorage.clone))
