@@ -69,7 +69,8 @@ ROOMS = {  # the modules of each package of vtensor/
     ],
     "hooks": [
         {"patches"},
-        {"doors", "foreach", "imports", "passes"},
+        {"imports"},
+        {"doors", "foreach", "passes"},
         {"compiled", "kernels", "storages", "strict"},
         {"__init__"},
     ],

@@ -179,7 +179,7 @@ bool Engine::export_address(const void* address, Export how) {
   Range* range = ranges_.find_live(address);
   if (range == nullptr) return false;
   if (how == Export::call_ended) {
-    uses_.end_call(call.lock, *range);
+    uses_.end_call(*range);
     return false;
   }
   uses_.give_away(call.lock, *range, how);

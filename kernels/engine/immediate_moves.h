@@ -15,7 +15,7 @@ class ImmediateMoves final : public Moves {
   ImmediateMoves(Ground& ground, Roster& roster, Chunks& chunks, ChunkPool& pool, Slots& slots, CopyEngine& copies)
       : Moves(ground, copies), roster_(roster), chunks_(chunks), pool_(pool), slots_(slots) {}
 
-  bool may_leave(const Range& range) const override { return !range.fixed; }
+  bool may_leave(const Range& range) const override { return !range.stays(); }
   Status leave(Range& range, std::uint32_t index) override;
   Status arrive(Range& range, std::uint32_t index, ChunkId chunk) override;
   Status drop(Range& range, std::uint32_t index) override;

@@ -2,10 +2,10 @@
 
 namespace vt {
 
-// What is fixed never moves; and nothing does that plans lack chunks for, as a slot is memory like any other.
+// What is fixed does not move; and nothing does that plans lack chunks for, as a slot is memory like any other.
 bool ImmediateSlots::stays_borrowed(const Range& range, std::uint32_t index, std::span<const Use>) const {
   const bool lacking = ground_.shortfall.load(std::memory_order_relaxed) > 0;
-  return (range.fixed || lacking) && range.parts[index].state == State::borrowed;
+  return (range.stays() || lacking) && range.parts[index].state == State::borrowed;
 }
 
 bool ImmediateSlots::end_borrowed(Range& range, std::uint32_t index) {

@@ -189,9 +189,10 @@ FaultOutcome Uses::on_fault(Lock& lock, Address address) {
 }
 
 void Uses::give_away(Lock& lock, Range& range, Export how) {
+  if (!range.exported) remake_.lose_sight(lock, range);  // lets go of the lock, and others may give it away meanwhile
   const bool calls_only = how == Export::for_a_call && (!range.exported || range.exported_for > 0);
+  range.exported_for = calls_only ? range.exported_for + 1 : 0;
   if (!range.exported || range.missing.load() != 0) {
-    remake_.lose_sight(lock, range);
     moves_.give_away(lock, range, [&] {
       const Use use = all_parts(range, true);
       pins_.pin(use);
@@ -199,12 +200,10 @@ void Uses::give_away(Lock& lock, Range& range, Export how) {
       pins_.unpin(use);
     });
   }
-  range.exported_for = calls_only ? range.exported_for + 1 : 0;
   range.fixed |= how == Export::fixed;
 }
 
-void Uses::end_call(Lock& lock, Range& range) {
-  moves_.catch_up(lock);
+void Uses::end_call(Range& range) {
   if (range.exported_for == 0 || --range.exported_for > 0 || ground_.detached) return;
   range.exported = false;
   for (std::uint32_t i = 0; i < range.chunks; ++i) {

@@ -40,7 +40,7 @@ class Uses {
   // The address of a live range leaves our sight: from now on never clean, and always mapped.
   void give_away(Lock& lock, Range& range, Export how);
   // One of the calls that it was given to has ended; with the last it is as any other.
-  void end_call(Lock& lock, Range& range);
+  void end_call(Range& range);
 
  private:
   struct Fetch {

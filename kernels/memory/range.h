@@ -37,7 +37,7 @@ struct Tag {
 };
 
 // Who is given an address: anybody, for good; who may use it at any moment, even by system calls, which do not fault: it stays
-// where it is; one call, which ends.
+// where it is; one call, which does so and ends.
 enum class Export : std::uint8_t { for_good, fixed, for_a_call, call_ended };
 
 struct Range {
@@ -80,6 +80,8 @@ struct Range {
   std::uint32_t in_seat = 0;               // how many of them sat there when it was allocated
   Range* maker = nullptr;                  // where it was made when it was made again last: those addresses led where these do
 
+  // Whether it may not move on a device where what was given away may.
+  bool stays() const noexcept { return fixed || exported_for > 0; }
   bool pinned() const noexcept { return pins.load() != 0 || part_pins != 0; }
 };
 

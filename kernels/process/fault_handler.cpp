@@ -12,6 +12,8 @@ namespace {
 
 std::mutex g_starting;
 struct sigaction g_previous = {};
+struct sigaction g_first = {};  // who was there before us, and before others who came upon us
+bool g_armed_before = false;
 
 // Faults with nothing to do, many in a row: the memory is there and the access still fails, a real error.
 bool stuck(FaultOutcome outcome) {
@@ -57,16 +59,21 @@ bool armed(struct sigaction* now) {
 
 }  // namespace
 
-void arm_fault_handler() noexcept {
+void arm_fault_handler(bool one_left) noexcept {
   struct sigaction now = {};
-  if (armed(&now)) return;
+  if (!one_left && armed(&now)) return;
   std::lock_guard lock(g_starting);
-  if (armed(&now)) return;  // by another thread; or whoever was there meanwhile is the one to pass on to
+  if (armed(&now)) {  // by another thread; or whoever was there meanwhile is the one to pass on to
+    if (one_left) g_previous = g_first;
+    return;
+  }
   struct sigaction ours = {};
   ours.sa_sigaction = on_signal;
   ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
   sigemptyset(&ours.sa_mask);
   g_previous = now;
+  if (one_left || !g_armed_before) g_first = now;
+  g_armed_before = true;
   sigaction(SIGSEGV, &ours, nullptr);
 }
 

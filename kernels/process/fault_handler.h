@@ -9,6 +9,6 @@ namespace vt {
 
 // Installs the handler, or puts it back on top if somebody (Python's faulthandler, for one) installed theirs
 // since. Cheap enough to call on every eviction.
-void arm_fault_handler() noexcept;
+void arm_fault_handler(bool one_left = false) noexcept;
 
 }  // namespace vt

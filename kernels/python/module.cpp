@@ -150,13 +150,12 @@ void bind_product(py::module_& m) {
   m.def("keep", [](const std::vector<Address>& addresses, bool unseen) { keep(current(), addresses, unseen); }, Unlocked());
   // Whether a torch.autograd.Function of that name may write what is known. Where no operation is observed nothing is.
   m.def("writes_unseen", [](const std::string& name) { return observing() && !writes_by_operations(name); });
-  const auto of_current = [](void (*act)(Engine&)) {
-    return [act] {
-      if (current_engine() != nullptr) act(current());
-    };
-  };
-  m.def("before_kernels_change", of_current(&before_kernels_change), Unlocked());
-  m.def("kernels_changed", of_current(&kernels_changed), Unlocked());
+  m.def(
+      "kernels_change",
+      [] {
+        if (current_engine() != nullptr) kernels_change(current());
+      },
+      Unlocked());
   m.def("close_eyes", &close_eyes);
   m.def("open_eyes", &open_eyes);
   m.def("kept", [] { return current_engine() != nullptr ? kept(current()) : std::size_t{0}; });
@@ -182,7 +181,7 @@ void bind_product(py::module_& m) {
   exports("export_address", Export::for_good);
   exports("export_for_a_call", Export::for_a_call);  // true: end_export() is due
   exports("end_export", Export::call_ended);
-  m.def("arm_fault_handler", [] { arm_fault_handler(); });
+  m.def("arm_fault_handler", &arm_fault_handler, py::arg("one_left") = false);
 }
 
 }  // namespace

@@ -88,11 +88,9 @@ void attach_torch(Bytes min_bytes, bool observe_always) {
   g_min_bytes = min_bytes;
   begin_recording();
   arm_fault_handler();
-  if (g_base == nullptr) {
-    // For good: who allocates by raw_allocate() (mkldnn) frees by whatever allocator is there then.
-    g_base = c10::GetCPUAllocator();
-    c10::SetCPUAllocator(&g_shim);
-  }
+  if (g_base == nullptr) g_base = c10::GetCPUAllocator();
+  // For good: who allocates by raw_allocate() (mkldnn) frees by whatever allocator is there then.
+  c10::SetCPUAllocator(&g_shim);
   if (observe_always) observe();
 }
 

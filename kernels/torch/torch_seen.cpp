@@ -28,6 +28,7 @@ namespace {
 std::atomic<Seeing> g_seeing{Seeing::nothing};
 std::atomic<bool> g_verify{false};
 std::mutex g_mutex;
+std::mutex g_beginning;  // of seeing, and its end
 std::map<std::string, Verified>* g_verified = new std::map<std::string, Verified>;  // never destroyed: threads outlive statics
 
 // A fork copies one thread: what is dropped could not be made again in the child.
@@ -63,28 +64,28 @@ void see(Engine& engine, Seeing what, bool verify) {
     after_fork();
   });
   (void)registered;
-  const std::lock_guard lock(g_mutex);
+  const std::lock_guard lock(g_beginning);
   g_seeing.store(what);
   g_verify.store(verify);
   if (!engine.remake().on()) engine.remake().use(make_remaker(engine), verify);
 }
 
 void stop_seeing(Engine& engine) {
+  const std::lock_guard lock(g_beginning);
   g_seeing.store(Seeing::nothing);
   if (engine.remake().on()) engine.remake().suspend(true);
   free_what_is_left();
 }
 
-void before_kernels_change(Engine& engine) {
-  const bool on = engine.remake().on();
-  engine.remake().suspend(true);
+void kernels_change(Engine& engine) {
+  const std::lock_guard lock(g_beginning);
+  if (engine.remake().on()) {
+    engine.remake().suspend(true);
+    engine.remake().use(make_remaker(engine), g_verify.load());
+    engine.remake().resume();
+  }
   free_what_is_left();
-  if (on) engine.remake().use(make_remaker(engine), g_verify.load());
-}
-
-void kernels_changed(Engine& engine) {
   look_again();
-  engine.remake().resume();
 }
 
 // --- verifying ------------------------------------------------------------------------------------------------

@@ -21,10 +21,9 @@ enum class Seeing : std::uint8_t { nothing, planned, noted, all };
 void see(Engine& engine, Seeing what, bool verify = false);
 // Brings back all that is dropped; nothing is seen or dropped any more.
 void stop_seeing(Engine& engine);
-// Kernels are about to be others than those that were seen: all that is dropped is brought back by those that made it, and what
-// was seen is forgotten. Ends with kernels_changed().
-void before_kernels_change(Engine& engine);
-void kernels_changed(Engine& engine);
+// Before kernels are others than those that were seen, and after: what is dropped is brought back by those that made it, what was
+// seen is forgotten, and operators are looked at anew.
+void kernels_change(Engine& engine);
 
 // An operation begins, and ends, on a thread that sees; only the outermost that torch itself cannot look into matters.
 void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& function, const Traits& traits);

@@ -377,3 +377,29 @@ def test_a_default_device() -> None:
     batch = torch.randn(4, 8)
     with torch.device("meta"):
         assert trainer.step(batch).device.type == "cpu"
+
+
+@pytest.mark.parametrize("thrown_away", [None, 5])
+def test_packs_stay_together_though_a_result_is_thrown_away(thrown_away: int | None) -> None:
+    """All microbatches add to a pack's gradients before any comes to the next: else each reads all weights again."""
+
+    class Throwing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for k, layer in enumerate(self.layers):
+                y = torch.tanh(layer(x))
+                x = x if k == thrown_away else y
+            return x
+
+    model, order = Throwing(), list[int]()
+    for k, layer in enumerate(model.layers):
+        layer.weight.register_hook(lambda _, k=k: order.append(k))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = vtensor.Harmony(model, optimizer, loss=square, microbatches=3, packs=8)
+    for _ in range(2):  # in the first step one goes ahead
+        order.clear()
+        trainer.step(torch.randn(12, 8))
+    assert order == [k for k in reversed(range(8)) if k != thrown_away for _ in range(3)]

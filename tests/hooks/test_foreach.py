@@ -103,3 +103,26 @@ def test_scripts_and_pickles_take_them_for_torchs_own() -> None:
         assert all((t == 0.5).all() for t in scripted(torch.ones(3)))
         assert pickle.loads(pickle.dumps(torch._foreach_add)) is torch._foreach_add
         assert pickle.loads(pickle.dumps(torch.Tensor.numpy)) is torch.Tensor.numpy
+
+
+def added(values: list[torch.Tensor]) -> torch.Tensor:
+    torch._foreach_add_(values, 1.0)
+    return values[0] * 1
+
+
+@pytest.mark.parametrize("looks_first", [False, True], ids=["within", "before"])
+def test_whole_graphs_with_them_compile(looks_first: bool) -> None:
+    """Within a session and after it, whether torch.compile first looks at torch's functions before or within one."""
+
+    def compiled() -> list[float]:
+        torch._dynamo.reset()
+        run = torch.compile(added, backend="eager", fullgraph=True)
+        return run([torch.ones(4), torch.ones(4)]).tolist()
+
+    rules = pytest.importorskip("torch._dynamo.trace_rules")
+    rules.get_torch_obj_rule_map.cache_clear()
+    if looks_first:
+        rules.get_torch_obj_rule_map()
+    with vtensor.enabled("4MiB", chunk=PAGE, min_size=1):
+        assert compiled() == [2.0] * 4
+    assert compiled() == [2.0] * 4

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import io
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +87,47 @@ def test_an_address_that_was_given_away_before_stays_so(tmp_path: Path) -> None:
     native.load().parts.evict_all()
     with tempfile.TemporaryFile() as file:
         assert os.write(file.fileno(), memoryview(array).cast("B")) == LARGE
+
+
+def at_once(*works: Callable[[], Any]) -> None:
+    with ThreadPoolExecutor(len(works)) as pool:
+        for done in [pool.submit(work) for work in works]:
+            done.result()
+
+
+def test_given_away_for_good_while_it_is_saved() -> None:
+    """One waits for what arrives, the other comes meanwhile; NumPy's writes are never lost."""
+    core = native.load()
+    core.see("all")
+    for _ in range(40):
+        tensor = torch.randn(LARGE // 4)
+        away(tensor)
+        arrays: list[Any] = []
+        at_once(tensor.sum, lambda: torch.save(tensor, io.BytesIO()), lambda: arrays.append(tensor.numpy()))  # noqa: B023
+        tensor.fill_(3.0)
+        arrays[0][0] = 12345.0
+        core.parts.drop_all()
+        core.parts.evict_all()
+        assert tensor[0] == 12345.0
+
+
+@pytest.mark.parametrize("name", SAVERS)
+def test_saving_beside_operations_that_need_the_room(name: str, tmp_path: Path) -> None:
+    """What is being written by the system does not move."""
+    tensors = [torch.full((LARGE // 4,), float(k)) for k in range(20)]
+
+    def save() -> None:
+        for _ in range(5):
+            for k in (0, 7, 19):
+                SAVERS[name](tensors[k], tmp_path / name)
+                assert load(tmp_path / name)["x"][0] == k
+
+    def work() -> None:
+        for _ in range(20):
+            assert sum(float(tensor.sum()) for tensor in tensors) == LARGE / 4 * 190
+
+    at_once(save, work)
+    assert native.load().validate() == ""
 
 
 def test_a_saver_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -188,3 +232,23 @@ def test_what_is_resized_on_a_gpu_is_there() -> None:
     done = subprocess.run([sys.executable, "-c", ON_A_GPU], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "all is well" in done.stdout
+
+
+CRASH = """
+import ctypes, faulthandler
+import vtensor
+
+faulthandler.{before}()
+vtensor.enable("4MiB", device="cpu", chunk=4096, min_size=1)
+faulthandler.enable()
+faulthandler.disable()
+ctypes.string_at(8)
+"""
+
+
+@pytest.mark.parametrize("before", ["enable", "disable"])
+def test_a_crash_is_one_whoever_came_and_went(before: str) -> None:
+    """It is passed on to who was there before, not to who has left."""
+    command = [sys.executable, "-c", CRASH.format(before=before)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGSEGV

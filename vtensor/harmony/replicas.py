@@ -54,14 +54,18 @@ class Replicas:
         return int(mine.item())
 
     def share_buffers(self) -> None:
-        """Those of the first process for all, as by ``DistributedDataParallel``; a module may have put others there."""
-        self._broadcast(list(self._model.buffers()))
+        """Those of the first process for all, as by ``DistributedDataParallel``; a module may have put others there.
+
+        But for those that nobody can write: expanded ones, those of inference mode.
+        """
+        self._broadcast([buffer for buffer in self._model.buffers() if _can_be_written(buffer)])
 
     def _broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
             for tensor in tensors:
-                carried = tensor.clone()  # what a collective was given does not move any more
-                distributed.broadcast(carried, self._first, group=self._group)
+                # What a collective was given does not move any more. As bytes: not all types can be sent.
+                carried = tensor.clone(memory_format=torch.contiguous_format)
+                distributed.broadcast(carried.view(-1).view(torch.uint8), self._first, group=self._group)
                 tensor.copy_(carried)
 
     def complete_everywhere(self, parameters: Sequence[torch.Tensor], complete: set[torch.Tensor]) -> set[torch.Tensor]:
@@ -97,3 +101,10 @@ class Replicas:
                 distributed.all_reduce(dense, group=self._group)
                 if dense is not p.grad:
                     p.grad.copy_(dense)
+
+
+def _can_be_written(buffer: torch.Tensor) -> bool:
+    if buffer.layout != torch.strided or buffer.is_inference():
+        return False
+    expanded = any(size > 1 and step == 0 for size, step in zip(buffer.shape, buffer.stride(), strict=True))
+    return not expanded

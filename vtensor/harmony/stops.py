@@ -82,6 +82,9 @@ class Stops:
             if maker is None:
                 return
 
+            # What a layer made that ran again after others, in this microbatch only, comes before theirs: no stop.
+            again = not in_backward() and any(k > pack for k in self._ran[maker])
+
             def stop(_gradient: torch.Tensor) -> None:
                 current = self._weave.current()
                 if current not in (None, maker):
@@ -90,8 +93,7 @@ class Stops:
                         f"{type(module).__name__}: something kept on the model, or outside of it, went from one to the "
                         "other; hand it through return values"
                     )
-                # What a layer made that ran again after others, in this microbatch only, comes before theirs: no stop.
-                if current is not None and all(k <= pack or k in self._stopped[current] for k in self._ran[current]):
+                if current is not None and not again:
                     self._stopped[current].add(pack)
                     self._weave.stop(2 * self._packs - pack)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .imports import when_imported
 from .patches import named_as, replace
 
 __all__ = ["cut", "cut_foreach"]
@@ -87,9 +88,32 @@ def cut_foreach(core: ModuleType, limit: Callable[[], int]) -> None:
 
     `limit` gives the bytes one call may use.
     """
+    calls = {}
     for name in dir(torch):
         if name.startswith(("_foreach_", "_fused_")):
-            replace(torch, name, _known_to_scripts(name, getattr(torch, name), core, limit))
+            calls[getattr(torch, name)] = call = _known_to_scripts(name, getattr(torch, name), core, limit)
+            replace(torch, name, call)
+    when_imported("torch._dynamo.trace_rules", lambda module: _tell_compiler(module, calls))
+
+
+def _tell_compiler(rules: ModuleType, calls: dict[Any, Any]) -> None:
+    """``torch.compile`` knows torch's functions, too, by a table made of what it finds when it first needs one."""
+    if (table_of := getattr(rules, "get_torch_obj_rule_map", None)) is None:
+        return
+
+    told: list[Any] = []
+
+    def with_both() -> Any:
+        table = table_of()
+        if not any(one is table for one in told):
+            for original, call in calls.items():
+                if (rule := table.get(original, table.get(call))) is not None:
+                    table[original] = table[call] = rule
+            told.append(table)
+        return table
+
+    with_both.cache_clear = table_of.cache_clear  # type: ignore[attr-defined]
+    replace(rules, "get_torch_obj_rule_map", with_both)
 
 
 @functools.cache  # one for good: torch.jit knows functions by where they are

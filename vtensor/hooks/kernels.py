@@ -23,11 +23,11 @@ def _changing(change: Callable[..., Any], concerns: Callable[..., bool], core: M
     def changes(*args: Any, **kwargs: Any) -> Any:
         if not concerns(*args):
             return change(*args, **kwargs)
-        core.before_kernels_change()
+        core.kernels_change()
         try:
             return change(*args, **kwargs)
         finally:
-            core.kernels_changed()
+            core.kernels_change()
 
     return changes
 

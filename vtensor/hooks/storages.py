@@ -46,7 +46,7 @@ def _mapped(addresses: Iterable[int], core: ModuleType) -> Iterator[None]:
 def _mapping(call: Callable[..., Any], addresses: Callable[..., Iterable[int]], core: ModuleType) -> Callable[..., Any]:
     @functools.wraps(call)
     def calls(*args: Any, **kwargs: Any) -> Any:
-        with _mapped(addresses(*args), core):
+        with _mapped(addresses(*args, *kwargs.values()), core):
             return call(*args, **kwargs)
 
     return calls
@@ -56,9 +56,9 @@ def _of_storages(*args: Any) -> list[int]:
     return [raw_address(value) for value in args if isinstance(value, torch.UntypedStorage)]
 
 
-def _of_specs(tensors: Any, *_: Any) -> list[int]:
+def _of_specs(*args: Any) -> list[int]:
     """Of what safetensors is about to write; in older versions, which hand over bytes, none."""
-    return [getattr(spec, "data_ptr", 0) for spec in tensors.values()]
+    return [getattr(spec, "data_ptr", 0) for given in args if isinstance(given, dict) for spec in given.values()]
 
 
 def _watch_safetensors(module: ModuleType, core: ModuleType) -> None:
@@ -82,11 +82,12 @@ def _allocated_as_tensors(clone: Callable[..., Any]) -> Callable[..., Any]:
 
 def _resident(call: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
     @functools.wraps(call)
-    def calls(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def calls(self: Any, size: Any) -> Any:
         before = core.kept()
-        core.keep([raw_address(self)], False)
+        if size:  # else nothing is copied: FSDP frees so
+            core.keep([raw_address(self)], False)
         try:
-            return call(self, *args, **kwargs)
+            return call(self, size)
         finally:
             core.release_kept(before)
 
