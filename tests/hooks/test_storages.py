@@ -80,6 +80,25 @@ def test_what_was_saved_comes_and_goes_as_before(name: str, tmp_path: Path) -> N
     assert native.load().validate() == ""
 
 
+def test_what_was_loaded_comes_and_goes_as_anything_else(tmp_path: Path) -> None:
+    """An optimizer goes on with the tensors that were loaded."""
+    parameter = torch.nn.Parameter(torch.randn(LARGE // 4))
+    parameter.grad = torch.ones_like(parameter)
+    optimizers = [torch.optim.Adam([parameter]) for _ in range(2)]
+    optimizers[0].step()
+    torch.save(optimizers[0].state_dict(), tmp_path / "saved.pt")
+    optimizers[1].load_state_dict(torch.load(tmp_path / "saved.pt"))
+    away(parameter, *(optimizers[1].state[parameter][name] for name in ("exp_avg", "exp_avg_sq")))
+
+
+def test_tied_weights_are_found_by_address_and_not_given_away(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=1, n_embd=64, n_head=1, vocab_size=1000, n_positions=8)
+    model = transformers.GPT2LMHeadModel(config)
+    model.save_pretrained(tmp_path / "model")
+    away(*(p for p in model.parameters() if vtensor.residency(p).managed))
+
+
 def test_an_address_that_was_given_away_before_stays_so(tmp_path: Path) -> None:
     tensor = torch.ones(LARGE // 4)
     array = tensor.numpy()

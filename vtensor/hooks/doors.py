@@ -13,7 +13,7 @@ import faulthandler
 import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -42,8 +42,8 @@ _DOORS: dict[str, list[tuple[Any, str]]] = {
 _TABLE = "__dlpack_c_exchange_api__"
 # They ask which tensors share a storage, by its address, and read by operations, or as ``storages`` knows.
 _SAVERS = ("torch.serialization", "safetensors", "transformers", "huggingface_hub", "accelerate")
-# On a CPU this one reads what is at a tensor's address as ``storages`` knows, too.
-_READS_FOR_A_CALL = ("safetensors",)
+# So do these by a tensor's address (those of transformers are among others that hand it to kernels).
+_OF_TENSORS = ("safetensors", "transformers.modeling_utils", "huggingface_hub")
 _TENSOR: Any = torch._C.TensorBase
 _STORAGE: Any = torch._C.StorageBase
 
@@ -66,21 +66,27 @@ def raw_address(value: Any) -> int:
         return 0
 
 
-def _door(owner: Any, name: str, core: ModuleType, device: str) -> Callable[..., Any]:
+def _door(owner: Any, name: str, core: ModuleType) -> Callable[..., Any]:
     original = getattr(owner, name)
     passed: tuple[str, ...] = ()
-    if name == "data_ptr" and (owner is torch.UntypedStorage or device == "cpu"):
-        passed = _SAVERS if owner is torch.UntypedStorage else _READS_FOR_A_CALL
+    if name == "data_ptr":
+        passed = _SAVERS if owner is torch.UntypedStorage else _OF_TENSORS
 
     def give_away(self: Any, *args: Any, **kwargs: Any) -> Any:
-        caller = sys._getframe(1).f_globals.get("__name__", "") if passed else ""
-        if (address := raw_address(self)) and not _is_of(passed, caller):
+        if (address := raw_address(self)) and not (passed and _is_of(passed, _asks(sys._getframe(1)))):
             core.export_address(address)
         return original(self, *args, **kwargs)
 
     named_as(give_away, owner, name)
     give_away.__doc__ = original.__doc__
     return give_away
+
+
+def _asks(frame: FrameType | None) -> str:
+    """The module that asks; typed storages ask for others."""
+    while frame is not None and frame.f_globals.get("__name__") == "torch.storage":
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
 
 
 def _is_of(packages: tuple[str, ...], module: str) -> bool:
@@ -157,7 +163,7 @@ def _watch_backwards(core: ModuleType) -> None:
 def open_doors(core: ModuleType, device: str) -> None:
     """Replace the doors on torch's classes by ones that tell `core`, until :func:`vtensor.hooks.patches.restore`."""
     for owner, name in [*_DOORS[device], *_DLPACK]:
-        replace(owner, name, _door(owner, name, core, device))
+        replace(owner, name, _door(owner, name, core))
     if (table := vars(torch.Tensor).get(_TABLE)) is not None:
         replace(torch.Tensor, _TABLE, core.telling_table(table))
     _watch_backwards(core)
