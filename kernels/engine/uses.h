@@ -38,7 +38,7 @@ class Uses {
   // Somebody touched `address` and could not.
   FaultOutcome on_fault(Lock& lock, Address address);
   // The address of a live range leaves our sight: from now on never clean, and always mapped.
-  void give_away(Lock& lock, Range& range, Export how);
+  void give_away(Lock& lock, Range& range, Export how = Export::for_good);
   // One of the calls that it was given to has ended; with the last it is as any other.
   void end_call(Range& range);
 

@@ -228,6 +228,28 @@ TEST(an_address_that_was_given_away_is_readable_and_never_clean) {
   });
 }
 
+TEST(what_calls_are_given_stays_until_the_last_of_them_ends) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(2, 'a');
+    r.send(range, 0);
+    for (int call = 0; call < 2; ++call) r.uses.give_away(r.lock, range, Export::for_a_call);
+    r.finish();
+    r.uses.end_call(range);
+    CHECK(range.exported && range.stays() && !r.moves.may_leave(range) && r.holds(range, 'a'));
+    r.uses.end_call(range);
+    CHECK(!range.exported && !range.stays());
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      if (range.parts[i].state == State::resident) r.send(range, i);
+      CHECK(range.parts[i].state == State::absent);
+    }
+    r.uses.give_away(r.lock, range, Export::for_a_call);
+    r.uses.give_away(r.lock, range);  // for good
+    r.uses.end_call(range);
+    r.finish();
+    CHECK(range.exported && !range.stays() && r.holds(range, 'a'));
+  });
+}
+
 TEST(nothing_is_away_when_managing_ends) {
   for_each(kKinds, [](Rooms& r) {
     Range& first = r.tensor(3, 'a');

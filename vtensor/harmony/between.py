@@ -50,19 +50,9 @@ class Between:
         self._turned_back: set[int] = set()  # microbatches that ran a layer again, or before its time
         for position, layer in enumerate(layer for layers in packs for layer in layers):
             self._handles.append(layer.register_forward_pre_hook(self._proceeds(position)))
-        packs_of: dict[nn.Parameter, set[int]] = defaultdict(set)
-        outside = set(model.modules())
-        for k, layers in enumerate(packs):
-            for layer in layers:
-                outside.difference_update(layer.modules())
-                for parameter in layer.parameters():
-                    packs_of[parameter].add(k)
-        for module in outside:
-            for parameter in module.parameters(recurse=False):
-                packs_of[parameter].add(0)  # its gradient may be the last to be complete
-        for parameter, of in packs_of.items():
+        for parameter, pack in _complete_by(model, packs).items():
             if parameter.requires_grad:
-                wait = self._before_adding(parameter, min(of))
+                wait = self._before_adding(parameter, pack)
                 self._handles.append(parameter.register_hook(wait))  # type: ignore[no-untyped-call]
 
     def remove(self) -> None:
@@ -129,3 +119,18 @@ class Between:
             passed.add(current)
 
         return wait
+
+
+def _complete_by(model: nn.Module, packs: Sequence[Sequence[nn.Module]]) -> dict[nn.Parameter, int]:
+    """By parameter, the pack with whose backward its gradient is complete: the first that has it, or of all."""
+    found: dict[nn.Parameter, int] = {}
+    outside = set(model.modules())
+    for k, layers in enumerate(packs):
+        for layer in layers:
+            outside.difference_update(layer.modules())
+            for parameter in layer.parameters():
+                found.setdefault(parameter, k)
+    for module in outside:
+        for parameter in module.parameters(recurse=False):
+            found[parameter] = 0
+    return found
