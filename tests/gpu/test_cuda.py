@@ -137,7 +137,7 @@ def test_a_process_of_torchrun_manages_the_gpu_of_its_rank(
 )
 def test_who_saves_is_told_by_whole_names(module: str, saves: bool) -> None:
     """Another package may hand addresses to kernels."""
-    assert doors._is_of(doors._SAVERS, module) == saves
+    assert doors._is_of(doors._COMPARE_STORAGES, module) == saves
 
 
 def test_saving_gives_no_address_away_on_a_gpu(tmp_path: Path) -> None:

@@ -40,10 +40,18 @@ _DOORS: dict[str, list[tuple[Any, str]]] = {
 }
 # By this table libraries take addresses from C to C (tvm-ffi and what is built on it).
 _TABLE = "__dlpack_c_exchange_api__"
-# They ask which tensors share a storage, by its address, and read by operations, or as ``storages`` knows.
-_SAVERS = ("torch.serialization", "safetensors", "transformers", "huggingface_hub", "accelerate")
-# So do these by a tensor's address (those of transformers are among others that hand it to kernels).
-_OF_TENSORS = ("safetensors", "transformers.modeling_utils", "huggingface_hub")
+# They ask which tensors share a storage, by its address, at once (shelves may move it later), and read by operations, or
+# as ``storages`` knows.
+_COMPARE_STORAGES = (
+    *("torch.serialization", "torch.distributed.fsdp"),
+    *("safetensors", "transformers", "huggingface_hub", "accelerate"),
+)
+# The same of tensors: no package whole of which a part hands addresses to kernels, or keeps them.
+_COMPARE_TENSORS = (
+    *("torch.nn.modules.rnn", "torch.distributed.fsdp"),
+    *("safetensors", "huggingface_hub", "peft.tuners.tuners_utils"),
+    *("transformers.modeling_utils", "transformers.pytorch_utils", "transformers.trainer"),
+)
 _TENSOR: Any = torch._C.TensorBase
 _STORAGE: Any = torch._C.StorageBase
 
@@ -70,7 +78,7 @@ def _door(owner: Any, name: str, core: ModuleType) -> Callable[..., Any]:
     original = getattr(owner, name)
     passed: tuple[str, ...] = ()
     if name == "data_ptr":
-        passed = _SAVERS if owner is torch.UntypedStorage else _OF_TENSORS
+        passed = _COMPARE_STORAGES if owner is torch.UntypedStorage else _COMPARE_TENSORS
 
     def give_away(self: Any, *args: Any, **kwargs: Any) -> Any:
         if (address := raw_address(self)) and not (passed and _is_of(passed, _asks(sys._getframe(1)))):
