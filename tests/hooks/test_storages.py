@@ -20,6 +20,7 @@ import torch
 
 import vtensor
 from vtensor import native
+from vtensor.hooks.doors import address_of
 
 PAGE = 4096
 LARGE = 64 * PAGE  # more than Python and Rust gather before they ask the system to write
@@ -97,6 +98,25 @@ def test_tied_weights_are_found_by_address_and_not_given_away(tmp_path: Path) ->
     model = transformers.GPT2LMHeadModel(config)
     model.save_pretrained(tmp_path / "model")
     away(*(p for p in model.parameters() if vtensor.residency(p).managed))
+
+
+@pytest.mark.parametrize(
+    ("module", "compares"),
+    [
+        ("torch.distributed.fsdp._fully_shard._fsdp_param", True),
+        ("torch.nn.modules.rnn", True),
+        ("transformers.integrations.some_kernel", False),
+        ("__main__", False),
+    ],
+)
+def test_who_only_compares_addresses(module: str, compares: bool) -> None:
+    """Else sharded weights, and those of LSTMs on a GPU, would stay where they are for good."""
+    tensor = torch.ones(LARGE // 4)
+    asks: dict[str, Any] = {"__name__": module}
+    exec("def ask(tensor): return tensor.data_ptr()", asks)
+    assert asks["ask"](tensor) == address_of(tensor)
+    native.load().parts.evict_all()
+    assert (vtensor.residency(tensor).borrowed == 0) == compares
 
 
 def test_an_address_that_was_given_away_before_stays_so(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ _DOORS: dict[str, list[tuple[Any, str]]] = {
 }
 # By this table libraries take addresses from C to C (tvm-ffi and what is built on it).
 _TABLE = "__dlpack_c_exchange_api__"
-# They ask which tensors share a storage, by its address, at once (shelves may move it later), and read by operations, or
-# as ``storages`` knows.
+# They ask which tensors share a storage, by its address, at once (shelves may move it later), and read by operations,
+# or as ``storages`` knows.
 _COMPARE_STORAGES = (
     *("torch.serialization", "torch.distributed.fsdp"),
     *("safetensors", "transformers", "huggingface_hub", "accelerate"),
