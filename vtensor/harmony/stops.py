@@ -41,11 +41,11 @@ class Stops:
         self._weave = weave
         self._handles: list[Any] = []
         self._packs = len(packs)
-        self._stopping: set[int] = (
-            set()
-        )  # packs before whose backward there is a stop; the last one's is before its forward
-        self._ran: dict[int, set[int]] = defaultdict(set)  # by microbatch: those that ran, and left a graph
-        self._stopped: dict[int, set[int]] = defaultdict(set)  # and those of `_stopping` that it stopped at
+        # Packs before whose backward there is a stop (the last one's is before its forward); by microbatch, those that
+        # it stopped at, and the last that ran and left a graph.
+        self._stopping: set[int] = set()
+        self._stopped: dict[int, set[int]] = defaultdict(set)
+        self._furthest: dict[int, int] = defaultdict(int)
         last = len(packs) - 1
         for k, layers in enumerate(packs):
             for layer in layers:  # a microbatch may leave out the first or the last
@@ -83,7 +83,7 @@ class Stops:
                 return
 
             # What a layer made that ran again after others, in this microbatch only, comes before theirs: no stop.
-            again = not in_backward() and any(k > pack for k in self._ran[maker])
+            again = not in_backward() and self._furthest[maker] > pack
 
             def stop(_gradient: torch.Tensor) -> None:
                 current = self._weave.current()
@@ -99,7 +99,7 @@ class Stops:
 
             for tensor in tensors_of(output):
                 if tensor.requires_grad and not tensor.is_leaf:
-                    self._ran[maker].add(pack)
+                    self._furthest[maker] = max(pack, self._furthest[maker])
                     tensor.register_hook(stop)  # type: ignore[no-untyped-call]
 
         return watch

@@ -40,17 +40,17 @@ _DOORS: dict[str, list[tuple[Any, str]]] = {
 }
 # By this table libraries take addresses from C to C (tvm-ffi and what is built on it).
 _TABLE = "__dlpack_c_exchange_api__"
-# They ask which tensors share a storage, by its address, at once (shelves may move it later), and read by operations,
-# or as ``storages`` knows.
+# Packages and modules, each with a dot behind it. They ask which tensors share a storage, by its address, at once
+# (shelves may move it later), and read by operations, or as ``storages`` knows.
 _COMPARE_STORAGES = (
-    *("torch.serialization", "torch.distributed.fsdp"),
-    *("safetensors", "transformers", "huggingface_hub", "accelerate"),
+    *("torch.serialization.", "torch.distributed.fsdp."),
+    *("safetensors.", "transformers.", "huggingface_hub.", "accelerate."),
 )
 # The same of tensors: no package whole of which a part hands addresses to kernels, or keeps them.
 _COMPARE_TENSORS = (
-    *("torch.nn.modules.rnn", "torch.distributed.fsdp"),
-    *("safetensors", "huggingface_hub", "peft.tuners.tuners_utils"),
-    *("transformers.modeling_utils", "transformers.pytorch_utils", "transformers.trainer"),
+    *("torch.nn.modules.rnn.", "torch.distributed.fsdp."),
+    *("safetensors.", "huggingface_hub.", "peft.tuners.tuners_utils."),
+    *("transformers.modeling_utils.", "transformers.pytorch_utils.", "transformers.trainer."),
 )
 _TENSOR: Any = torch._C.TensorBase
 _STORAGE: Any = torch._C.StorageBase
@@ -98,7 +98,7 @@ def _asks(frame: FrameType | None) -> str:
 
 
 def _is_of(packages: tuple[str, ...], module: str) -> bool:
-    return any(module == package or module.startswith(f"{package}.") for package in packages)
+    return f"{module}.".startswith(packages)
 
 
 def _keeping_ours_on_top(change: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:

@@ -101,15 +101,15 @@ def _tell_compiler(rules: ModuleType, calls: dict[Any, Any]) -> None:
     if (table_of := getattr(rules, "get_torch_obj_rule_map", None)) is None:
         return
 
-    told: list[Any] = []
+    told = None
 
     def with_both() -> Any:
-        table = table_of()
-        if not any(one is table for one in told):
+        nonlocal told
+        if (table := table_of()) is not told:
             for original, call in calls.items():
                 if (rule := table.get(original, table.get(call))) is not None:
                     table[original] = table[call] = rule
-            told.append(table)
+            told = table
         return table
 
     with_both.cache_clear = table_of.cache_clear  # type: ignore[attr-defined]

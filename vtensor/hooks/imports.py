@@ -1,7 +1,7 @@
 """Modules that are looked at when they are imported, as most programs never do.
 
 Covers: one finder, which stays for good; what a session wishes done with a module, now or when it comes.
-Leaves: what is done (``compiled``, ``storages``).
+Leaves: what is done (``compiled``, ``foreach``, ``storages``).
 """
 
 from __future__ import annotations
