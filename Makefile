@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Compiled at once, which takes half of the time: where PYTHONDONTWRITEBYTECODE is set, as in many containers, each start
-# of Python would compile torch again (2.4 s become 4.8 s, and tests start Python some 150 times).
-PIP    := --quiet --disable-pip-version-check -c constraints.txt
+# Pip compiling all it installs takes half of its time, most of it for modules that nobody imports. Python keeps what it
+# compiles instead, also where a container says that it must not: each start would compile torch again (2.4 s become 4.8).
+PIP    := --quiet --disable-pip-version-check --no-compile -c constraints.txt
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-lgm long lint sanitize docs bench gpu-check clean
 

@@ -42,9 +42,9 @@ def core() -> Any:
     return native.load()
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def what_is_there_stays() -> None:
-    """What imports and earlier tests left is looked at once, not by each test's collection of garbage (0.1 s)."""
+    """What imports left is looked at once, not by each collection of garbage (0.1 s); so is what each test leaves."""
     gc.collect()
     gc.freeze()
 
@@ -61,6 +61,7 @@ def session_is_off() -> Iterator[None]:
     vtensor.disable()
     torch.set_num_threads(threads)
     gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=[False, True], ids=["beyond the budget", "in place"])
