@@ -193,14 +193,15 @@ def _take_back_each(problem: Cover, used: Ints, surplus: Ints, some: Bools) -> I
     """As `_take_back`, of t choices side by side: `used` and `some` are [t, g], `surplus` is [t, n]."""
     used, surplus, n = used.copy(), surplus.copy(), problem.n
     some = some & (used > 0)
-    for g in problem.dearest_first[some.any(axis=0)[problem.dearest_first]].tolist():
+    asked = np.flatnonzero(some.any(axis=0))
+    for g in problem.dearest_first[np.isin(problem.dearest_first, asked)].tolist():
         a, b = int(problem.start[g]), int(problem.stop[g])
         parts = [surplus[:, a:b]] if b <= n else [surplus[:, a:], surplus[:, : b - n]]
         spare = np.minimum.reduce([part.min(axis=1) for part in parts])
         amount = np.where(some[:, g], np.minimum(spare, used[:, g]).clip(0), 0)
         used[:, g] -= amount
         for part in parts:
-            part -= amount[:, None]
+            np.subtract(part, amount[:, None], out=part)
     return used
 
 
@@ -226,7 +227,7 @@ def _nudge(problem: Cover, used: Ints) -> Ints:
     worthy = np.flatnonzero(worth > _EPSILON)
     for some in np.split(worthy, range(_TRIALS, len(worthy), _TRIALS)):
         trials = _take_back_each(problem, used + more[some], surplus[some], (spare[some] > 0) & (problem.price > 0))
-        for trial in trials:
-            if problem.total(trial) < problem.total(used) - _EPSILON:
-                return trial
+        better = [k for k, trial in enumerate(trials) if problem.total(trial) < problem.total(used) - _EPSILON]
+        if better:
+            return np.asarray(trials[better[0]])
     return used

@@ -135,9 +135,9 @@ def test_a_layer_that_turns_out_to_run_twice_and_changes_buffers() -> None:
         return square(model, model(x)) if x[0, 0] > 0 else square(model, x)
 
     model = Stack(normed)
-    trainer = vtensor.Harmony(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=loss, microbatches=2)
-    with pytest.raises(HarmonyError, match=r"layers\.0\.1 ran again in microbatch 1"):
-        trainer.step(torch.tensor([[-1.0], [-1.0], [1.0], [1.0]]) * torch.ones(4, 8))
+    trainer = vtensor.Harmony(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=loss, microbatches=3)
+    with pytest.raises(HarmonyError, match=r"layers\.0\.1 ran in microbatch 1 when a later one"):
+        trainer.step(torch.tensor([[-1.0], [-1.0], [1.0], [1.0], [-1.0], [-1.0]]) * torch.ones(6, 8))
     assert not threads_left()
 
 

@@ -5,8 +5,8 @@ leaves a pack out would come to what follows before the others, and running stat
 others than those of the ordinary loop.
 
 Covers: waiting for those before, at modules outside of packs that have buffers, and at the parameters of a microbatch
-that did not stop where the others do; refusing a module that changes its buffers and turns out to run again after a
-stop.
+that did not stop where the others do; refusing a module that changes its buffers and turns out to run, again perhaps,
+when a later microbatch has run it.
 Leaves: stops (``stops``), whose turn it is (``weave``), layers that run more than once in the first microbatch, which
 take no turns (``stops.Order``).
 """
@@ -34,17 +34,18 @@ class Between:
     def __init__(self, model: nn.Module, packs: Sequence[Sequence[nn.Module]], weave: Weave, stops: Stops) -> None:
         self._model, self._weave, self._stops = model, weave, stops
         self._stateful = Stateful(model, [layer for layers in packs for layer in layers])
-        self._ranks: dict[tuple[int, nn.Module], int] = {}  # with which a microbatch came to a module first
+        self._newest: dict[nn.Module, int] = defaultdict(int)  # the last microbatch that ran it
         self._calls: dict[tuple[int, nn.Module], int] = defaultdict(int)
         self._passed: dict[Any, set[int]] = defaultdict(set)  # by module and number of its call, or by parameter
-        self._forward_over: set[int] = set()
         self._handles: list[Any] = []
         if len(packs) < 2:  # each microbatch runs to its end
             return
-        for module in self._stateful.layers:
-            self._handles.append(module.register_forward_pre_hook(self._runs))
+        pack_of = {layer: k for k, layers in enumerate(packs) for layer in layers}
+        for module in self._stateful.layers:  # after its stop
+            self._handles.append(module.register_forward_pre_hook(self._comes(pack_of[module])))
+            self._handles.append(module.register_forward_hook(self._leaves))
         for module in self._stateful.others:
-            self._handles.append(module.register_forward_pre_hook(self._comes, prepend=True))
+            self._handles.append(module.register_forward_pre_hook(self._comes(len(packs)), prepend=True))
             self._handles.append(module.register_forward_hook(self._leaves))
         self._last: dict[int, int] = defaultdict(lambda: -1)  # by microbatch: which of all layers ran last
         self._turned_back: set[int] = set()  # microbatches that ran a layer again, or before its time
@@ -60,38 +61,38 @@ class Between:
         for handle in self._handles:
             handle.remove()
 
-    def forward_is_over(self, microbatch: int) -> None:
-        """It runs no modules any more, but for those that run again in backward."""
-        self._forward_over.add(microbatch)
-
     # --- forward ------------------------------------------------------------------------------------------------
 
-    def _comes(self, module: nn.Module, _args: Any) -> None:
-        current = self._weave.current()
-        if current is None or in_backward():
-            return
-        self._calls[current, module] += 1
-        passed = self._passed[module, self._calls[current, module]]
-        self._weave.wait_for_those_before(lambda one: one in passed or one in self._forward_over)
-        self._runs(module)
+    def _comes(self, pack: int) -> Callable[..., None]:
+        """To a module that has buffers: who is past the `pack` that it is in has run it, or never will."""
+
+        def comes(module: nn.Module, _args: Any) -> None:
+            current = self._weave.current()
+            if current is None:
+                return
+            if not in_backward():
+                self._calls[current, module] += 1
+                passed = self._passed[module, self._calls[current, module]]
+                self._weave.wait_for_those_before(
+                    lambda one: one in passed or self._stops.is_forward_over(one) or self._weave.rank(one) > pack
+                )
+            self._runs(module, current)
+
+        return comes
 
     def _leaves(self, module: nn.Module, *_: Any) -> None:
         current = self._weave.current()
         if current is not None and not in_backward():
             self._passed[module, self._calls[current, module]].add(current)
 
-    def _runs(self, module: nn.Module, *_: Any) -> None:
-        current = self._weave.current()
-        if current is None or in_backward():
-            return
-        rank = self._weave.rank()
-        first = self._ranks.setdefault((current, module), rank)
-        if rank != first and self._stateful.changed(module):
+    def _runs(self, module: nn.Module, current: int) -> None:
+        newest = self._newest[module] = max(current, self._newest[module])
+        if newest > current and self._stateful.changed(module):
             names = {each: name for name, each in self._model.named_modules()}
             raise HarmonyError(
-                f"{names[module]} ran again in microbatch {current}, when others had run it meanwhile, and changes its "
-                "buffers: they would not be those of the ordinary loop. Layers that do so in the first microbatch of "
-                "all take no turns; else leave it out of layers=, or pass packs=1"
+                f"{names[module]} ran in microbatch {current} when a later one had run it already, and changes its "
+                "buffers: they would not be those of the ordinary loop. Layers that run again in the first microbatch "
+                "of all, forward or backward, take no turns; else leave it out of layers=, or pass packs=1"
             )
 
     def _proceeds(self, position: int) -> Callable[..., None]:
@@ -111,7 +112,7 @@ class Between:
 
         def wait(_gradient: torch.Tensor) -> None:
             current = self._weave.current()
-            if current is None:
+            if current is None or not self._stops.is_forward_over(current):  # its loss asks for a gradient
                 return
             in_order = self._stops.stopped_down_to(current, pack) and not self._weave.is_behind_one_that_waits()
             if not in_order or any(one < current for one in self._turned_back):

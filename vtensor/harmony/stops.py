@@ -46,6 +46,7 @@ class Stops:
         self._stopping: set[int] = set()
         self._stopped: dict[int, set[int]] = defaultdict(set)
         self._furthest: dict[int, int] = defaultdict(int)
+        self._forward_over: set[int] = set()
         last = len(packs) - 1
         for k, layers in enumerate(packs):
             for layer in layers:  # a microbatch may leave out the first or the last
@@ -61,6 +62,14 @@ class Stops:
         """The model is as it was."""
         for handle in self._handles:
             handle.remove()
+
+    def forward_is_over(self, microbatch: int) -> None:
+        """So is its loss: what goes backward from now on is its backward, and no gradient that its loss asks for."""
+        self._forward_over.add(microbatch)
+
+    def is_forward_over(self, microbatch: int) -> bool:
+        """It runs no modules any more, but for those that run again in backward."""
+        return microbatch in self._forward_over
 
     def stopped_down_to(self, microbatch: int, pack: int) -> bool:
         """Whether its backward has stopped before each pack, from the last one down to this."""
@@ -93,7 +102,7 @@ class Stops:
                         f"{type(module).__name__}: something kept on the model, or outside of it, went from one to the "
                         "other; hand it through return values"
                     )
-                if current is not None and not again:
+                if current in self._forward_over and not again:
                     self._stopped[current].add(pack)
                     self._weave.stop(2 * self._packs - pack)
 
@@ -120,15 +129,15 @@ class Order:
     ) -> None:
         self._layers, self._watched, self._counted = list(layers), watched, counted
         self._stateful = Stateful(model, layers)
-        self._ran: list[nn.Module] = []  # all calls
+        self._ran: list[nn.Module] = []  # all calls, those of the user's checkpoints in backward among them
         self._count: list[nn.Module] = []  # those that count
         modules = [*self._layers, *self._stateful.others]
         self._handles = [module.register_forward_pre_hook(self._note) for module in modules]
 
     def _note(self, module: nn.Module, _args: Any) -> None:
-        if self._watched() and not in_backward():
+        if self._watched():
             self._ran.append(module)
-            if self._counted() and module in self._layers:
+            if self._counted() and module in self._layers and not in_backward():
                 self._count.append(module)
 
     def remove(self) -> None:

@@ -205,7 +205,7 @@ class Harmony:
         """What another process than the first does in a step of a pipeline."""
 
         def step(count: int, worker: Worker) -> End:
-            updates = Updates(self.optimizer, self._names, count, worker.current, hosted=self._hosted)
+            updates = Updates(self.optimizer, self._names, count, worker.current, hosted=self._hosted, ordered=False)
             again = Again(list(filter(pipeline.here, self._packing.layers)) if self._recompute else [])
             try:
                 end = worker.serve(updates.update_complete if self._update == "packs" else lambda: None)
@@ -221,8 +221,9 @@ class Harmony:
         count, losses = len(batches), dict[int, torch.Tensor]()
         generators = Generators(count)
         self.seeds, weave = generators.seeds, Weave(native.load(), generators)
+        replicas, hosted, ordered = self._replicas, self._hosted, self._pipeline is None
         updates = Updates(
-            self.optimizer, self._names, count, weave.current, replicas=self._replicas, hosted=self._hosted
+            self.optimizer, self._names, count, weave.current, replicas=replicas, hosted=hosted, ordered=ordered
         )
         if self._replicas is not None:
             self._replicas.share_buffers()

@@ -32,7 +32,7 @@ class Turns:
         self._model, self._weave, self._recompute, self._here = model, weave, recompute, here
         self.packs: list[list[nn.Module]] = []
         self._parts: list[Stops | Between | Again] = []
-        self._between: Between | None = None
+        self._stops: Stops | None = None
 
     def begin_alone(self, packs: list[list[nn.Module]]) -> None:
         """The first microbatch runs by itself, and shows by which packs the others take turns."""
@@ -42,11 +42,10 @@ class Turns:
         """From now on, by these packs."""
         self.remove()
         self.packs = packs
-        stops = Stops(packs, self._weave, self._here)
-        self._parts.append(stops)
+        self._stops = Stops(packs, self._weave, self._here)
+        self._parts.append(self._stops)
         if self._here is None:
-            self._between = Between(self._model, packs, self._weave, stops)
-            self._parts.append(self._between)
+            self._parts.append(Between(self._model, packs, self._weave, self._stops))
         self._run_again(packs)
 
     def _run_again(self, packs: list[list[nn.Module]]) -> None:
@@ -57,8 +56,8 @@ class Turns:
 
     def forward_is_over(self, microbatch: int) -> None:
         """Of the microbatch."""
-        if self._between is not None:
-            self._between.forward_is_over(microbatch)
+        if self._stops is not None:
+            self._stops.forward_is_over(microbatch)
 
     def remove(self) -> None:
         """The model is as it was."""

@@ -30,7 +30,7 @@ Update = Literal["auto", "packs", "together"]
 class Updates:
     """Updates of one step; `current` says which microbatch runs. With `replicas` all processes call the same.
 
-    What is `hosted` is updated in the host's memory.
+    What is `hosted` is updated in the host's memory. If `ordered`, gradients must come in the order of microbatches.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Updates:
         *,
         replicas: Replicas | None = None,
         hosted: Hosted | None = None,
+        ordered: bool = True,
     ) -> None:
         self._optimizer, self._names, self._current, self._replicas = optimizer, names, current, replicas
         self._hosted = hosted
@@ -50,6 +51,7 @@ class Updates:
         # Some optimizers count their steps in their groups: this is one step, however many calls it takes.
         self._options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         self._had_states = set(optimizer.state)
+        self._microbatches, self._ordered = microbatches, ordered
         self._missing = {p: set(range(microbatches)) for p in self._parameters}
         self._complete: list[torch.Tensor] = []
         self._done: set[torch.Tensor] = set()
@@ -69,6 +71,12 @@ class Updates:
                 "the sum instead, and torch.utils.checkpoint be called with use_reentrant=False"
             )
         missing.discard(current)
+        before = self._microbatches - 1 - len(missing)  # of these two may come in any order
+        if self._ordered and before > 1 and not missing.issuperset(range(current + 1, self._microbatches)):
+            raise HarmonyError(
+                f"{self._names.get(parameter, 'a parameter')} got the gradient of microbatch {current} after that of a "
+                "later one: the sum would not be that of the ordinary loop. Pass packs=1"
+            )
         if not missing:
             self._complete.append(parameter)
 
