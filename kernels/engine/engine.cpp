@@ -180,10 +180,15 @@ bool Engine::export_address(const void* address, Export how) {
   if (range == nullptr) return false;
   if (how == Export::call_ended) {
     uses_.end_call(*range);
-    return false;
+    return true;
   }
-  uses_.give_away(call.lock, *range, how);
-  return range->exported_for > 0;
+  try {
+    uses_.give_away(call.lock, *range, how);
+  } catch (...) {
+    if (how == Export::for_a_call) uses_.end_call(*range);
+    throw;
+  }
+  return true;
 }
 
 // The lock is held across the fork, so that the child finds every structure whole.
@@ -194,6 +199,7 @@ void Engine::before_fork() {
     kind_.moves->settle(lock);
     if (store_->shared_after_fork()) {
       ranges_.each_live_part(State::borrowed, [this](Range& range, std::uint32_t i) {
+        if (range.stays() && !range.given_away) return;  // a call of another thread is at it, which faults serve as little
         ground_.must("unmapping before a fork", [&] { return kind_.slots->withdraw(range, i); });
       });
     }
@@ -216,6 +222,11 @@ void Engine::after_fork(bool in_child) {
     arrivals_.forget_thread();
   }
   if (!store_->shared_after_fork()) return;
+  if (in_child) {
+    ranges_.each_live_part(State::borrowed, [this](Range& range, std::uint32_t i) {
+      ground_.must("unmapping after a fork", [&] { return kind_.slots->withdraw(range, i); });
+    });
+  }
   ranges_.each_live_part(State::absent, [this](Range& range, std::uint32_t i) {
     if ((range.exported || ground_.detached) && !kind_.slots->borrow(range, i).ok()) ++ground_.counters.failures;
   });

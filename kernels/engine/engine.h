@@ -106,7 +106,7 @@ class Engine {
   // Makes a whole tensor resident now (the merge primitive); parts that do not fit the budget are borrowed.
   Residency merge(const void* address);
   // The address leaves our sight (numpy, DLPack, data_ptr): from now on never clean, and always mapped. Pre, if it is `fixed`:
-  // pinned, and fetched. True if a call got it for itself: then `call_ended` is due, and no address may be left from it.
+  // pinned, and fetched. False if it is nobody's. For a call `call_ended` is due then, before the tensor dies.
   bool export_address(const void* address, Export how = Export::for_good);
   void before_fork();
   void after_fork(bool in_child);

@@ -141,7 +141,10 @@ std::size_t Inspector::pinned_chunks() const {
     if (range->pins.load() != 0) {
       pinned += range->chunks;
     } else {
-      for (std::uint32_t i = 0; i < range->chunks; ++i) pinned += range->parts[i].pins != 0;
+      for (std::uint32_t i = 0; i < range->chunks; ++i) {
+        const VTensor& part = range->parts[i];
+        pinned += part.pins != 0 || (range->stays() && part.state == State::resident);
+      }
     }
   }
   return pinned;
@@ -154,7 +157,8 @@ std::string Inspector::out_of_memory(const Status& why, Bytes bytes, const char*
   if (operation != nullptr) text += std::string(" for ") + operation;
   const bool copies = ground_.copies();
   text += ": " + why_no_chunk(why, copies) + ".\n  budget " + format_bytes(ground_.bytes_of(pool_.capacity())) + ", in use " +
-          format_bytes(ground_.bytes_of(chunks_.used())) + ", pinned by running operations " + format_bytes(pinned) +
+          format_bytes(ground_.bytes_of(chunks_.used())) + ", held by what runs (operations, files being written) " +
+          format_bytes(pinned) +
           "; live tensors " + format_bytes(ground_.counters.tensor_bytes.current) + "; host store (" + store.name() + ") " +
           format_bytes(ground_.bytes_of(store.used())) + " of " + format_bytes(ground_.bytes_of(store.capacity())) +
           " used.\n  ";

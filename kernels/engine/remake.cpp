@@ -219,13 +219,18 @@ bool Remake::check(Range& range, const Remaker::Take& compare) {
 void Remake::suspend(bool forget) {
   Call call(mutex_, ground_);
   ++suspended_;
-  // Also until nobody reads any more what something is being made of: a forked child would wait for who does not exist there.
-  while (!dropped_.empty() || ground_.remaking > 0) {
-    if (dropped_.empty()) {
-      await(call.lock);
-    } else {
-      bring(call.lock, std::vector<Range*>(dropped_), true);
+  try {
+    // Also until nobody reads any more what something is being made of: a forked child would wait for who does not exist there.
+    while (!dropped_.empty() || ground_.remaking > 0) {
+      if (dropped_.empty()) {
+        await(call.lock);
+      } else {
+        bring(call.lock, std::vector<Range*>(dropped_), true);
+      }
     }
+  } catch (...) {
+    --suspended_;
+    throw;
   }
   if (!forget) return;
   remaker_.reset();

@@ -9,7 +9,7 @@ bool in_host(State state) { return state == State::absent || state == State::arr
 std::uint32_t Roster::begin(Range& range, Bytes bytes) {
   range.bytes = bytes;
   range.life = Life::live;
-  range.exported = range.fixed = range.orphaned = false;
+  range.exported = range.given_away = range.fixed = range.orphaned = false;
   range.exported_for = 0;
   range.serial = ++serials_;
   range.tag = {};

@@ -190,8 +190,11 @@ FaultOutcome Uses::on_fault(Lock& lock, Address address) {
 
 void Uses::give_away(Lock& lock, Range& range, Export how) {
   if (!range.exported) remake_.lose_sight(lock, range);  // lets go of the lock, and others may give it away meanwhile
-  const bool calls_only = how == Export::for_a_call && (!range.exported || range.exported_for > 0);
-  range.exported_for = calls_only ? range.exported_for + 1 : 0;
+  if (how == Export::for_a_call) {
+    ++range.exported_for;
+  } else {
+    range.given_away = true;
+  }
   if (!range.exported || range.missing.load() != 0) {
     moves_.give_away(lock, range, [&] {
       const Use use = all_parts(range, true);
@@ -204,7 +207,7 @@ void Uses::give_away(Lock& lock, Range& range, Export how) {
 }
 
 void Uses::end_call(Range& range) {
-  if (range.exported_for == 0 || --range.exported_for > 0 || ground_.detached) return;
+  if (range.exported_for == 0 || --range.exported_for > 0 || range.given_away || ground_.detached) return;
   range.exported = false;
   for (std::uint32_t i = 0; i < range.chunks; ++i) {
     const VTensor& part = range.parts[i];

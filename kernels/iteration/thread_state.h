@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "iteration/draws.h"
+#include "iteration/given.h"
 #include "iteration/recorder.h"
 
 namespace vt {
@@ -63,6 +64,7 @@ struct Thread {
   std::vector<ChunkId> wished;    // where a plan wants what is allocated now
   std::span<Range* const> making; // for whom what an operation that is run again makes is, in order; nullptr: for nobody
   Managing managing = Managing::large;
+  std::shared_ptr<Given::Due> given;  // of the call that is given what this thread allocates, if there is one
   bool works = false;             // it has used managed memory
   Seen seen_call;                 // the operation under way that may be run again
   std::uint32_t remaking = 0;     // runs such operations again: what they do is no part of the program

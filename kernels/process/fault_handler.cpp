@@ -1,7 +1,12 @@
 #include "process/fault_handler.h"
 
+#include <ucontext.h>
+
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <mutex>
 
 #include "process/registry.h"
@@ -11,33 +16,58 @@ namespace vt {
 namespace {
 
 std::mutex g_starting;
-struct sigaction g_previous = {};
-struct sigaction g_first = {};  // who was there before us, and before others who came upon us
-bool g_armed_before = false;
+// Who was there before us, the newest last. Read by signal handlers: an entry stays what it is as long as it counts.
+constexpr int kMostBefore = 8;
+std::array<struct sigaction, kMostBefore> g_before = {};
+std::atomic<int> g_count{0};
 
-// Faults with nothing to do, many in a row: the memory is there and the access still fails, a real error.
-bool stuck(FaultOutcome outcome) {
-  static thread_local unsigned times = 0;
-  times = outcome == FaultOutcome::idle ? times + 1 : 0;
-  return times > 10000;
-}
+#if defined(__x86_64__)
+using Registers = decltype(mcontext_t::gregs);
+const Registers& registers_of(const mcontext_t& context) { return context.gregs; }
+#elif defined(__aarch64__)
+using Registers = decltype(mcontext_t::regs);
+const Registers& registers_of(const mcontext_t& context) { return context.regs; }
+#else
+using Registers = mcontext_t;
+const Registers& registers_of(const mcontext_t& context) { return context; }
+#endif
 
-void pass_on(int signal, siginfo_t* info, void* context) {
-  // Python's faulthandler prints and raises the signal again, with us installed: raised by whom it was passed on to, it ends
-  // the program. Others serve theirs and return, any number of times.
+// Faults of a thread that nothing came of, in a row and with all registers the same: whoever is to serve them does nothing, or
+// the memory is there and the access still fails, a real error.
+struct InVain {
+  Registers registers;
+  unsigned times;
+
+  void count(const void* context) {
+    const Registers& now = registers_of(static_cast<const ucontext_t*>(context)->uc_mcontext);
+    times = std::memcmp(&registers, &now, sizeof now) == 0 ? times + 1 : 0;
+    std::memcpy(&registers, &now, sizeof now);
+  }
+};
+thread_local InVain t_in_vain = {};
+constexpr unsigned kMany = 10000;
+
+// The newest serves it, and returns; any number of times. Who does nothing (Python's faulthandler, disabled meanwhile) is
+// passed over for the one before.
+void pass_on(int signal, siginfo_t* info, void* context, unsigned passed_over) {
   static thread_local bool passing = false;
-  const bool detailed = (g_previous.sa_flags & SA_SIGINFO) != 0;
-  const bool anybody = detailed ? g_previous.sa_sigaction != nullptr
-                                : g_previous.sa_handler != SIG_DFL && g_previous.sa_handler != SIG_IGN;
+  const int nth = g_count.load() - 1 - static_cast<int>(passed_over);
+  const struct sigaction nobody = {};
+  const struct sigaction& previous = nth < 0 ? nobody : g_before[static_cast<std::size_t>(nth)];
+  const bool detailed = (previous.sa_flags & SA_SIGINFO) != 0;
+  const bool anybody = detailed ? previous.sa_sigaction != nullptr
+                                : previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN;
+  // Python's faulthandler prints and raises the signal again, with us installed: raised by whom it was passed on to, it ends
+  // the program.
   if (passing || !anybody) {
     std::signal(signal, SIG_DFL);  // returning repeats the access, and the program ends as it would without us
     return;
   }
   passing = true;
   if (detailed) {
-    g_previous.sa_sigaction(signal, info, context);
+    previous.sa_sigaction(signal, info, context);
   } else {
-    g_previous.sa_handler(signal);
+    previous.sa_handler(signal);
   }
   passing = false;
 }
@@ -49,31 +79,43 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   Engine* engine = engine_of(info->si_addr);
   FaultOutcome outcome = FaultOutcome::foreign;
   if (engine != nullptr) outcome = engine->on_fault(reinterpret_cast<Address>(info->si_addr));
-  if (stuck(outcome) || outcome == FaultOutcome::foreign) pass_on(signal, info, context);
+  if (outcome == FaultOutcome::served) {
+    t_in_vain.times = 0;
+  } else {
+    t_in_vain.count(context);
+    const unsigned over = t_in_vain.times / kMany;
+    if (outcome == FaultOutcome::foreign) pass_on(signal, info, context, over);
+    if (outcome == FaultOutcome::idle && over > 0) pass_on(signal, info, context, over - 1);
+  }
   errno = saved;
 }
 
-bool armed(struct sigaction* now) {
-  return sigaction(SIGSEGV, nullptr, now) == 0 && (now->sa_flags & SA_SIGINFO) != 0 && now->sa_sigaction == on_signal;
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_signal;
+}
+
+bool same(const struct sigaction& one, const struct sigaction& other) {
+  const bool detailed = (one.sa_flags & SA_SIGINFO) != 0;
+  if (detailed != ((other.sa_flags & SA_SIGINFO) != 0)) return false;
+  return detailed ? one.sa_sigaction == other.sa_sigaction : one.sa_handler == other.sa_handler;
 }
 
 }  // namespace
 
-void arm_fault_handler(bool one_left) noexcept {
+void arm_fault_handler() noexcept {
   struct sigaction now = {};
-  if (!one_left && armed(&now)) return;
+  if (sigaction(SIGSEGV, nullptr, &now) != 0 || is_ours(now)) return;
   std::lock_guard lock(g_starting);
-  if (armed(&now)) {  // by another thread; or whoever was there meanwhile is the one to pass on to
-    if (one_left) g_previous = g_first;
-    return;
-  }
+  if (sigaction(SIGSEGV, nullptr, &now) != 0 || is_ours(now)) return;  // by another thread
+  int count = 0;  // of those that stay: who comes again is the newest, and who came upon him has gone
+  while (count < g_count.load() && !same(g_before[static_cast<std::size_t>(count)], now)) ++count;
+  if (count == kMostBefore) --count;
+  g_before[static_cast<std::size_t>(count)] = now;
+  g_count.store(count + 1);
   struct sigaction ours = {};
   ours.sa_sigaction = on_signal;
   ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
   sigemptyset(&ours.sa_mask);
-  g_previous = now;
-  if (one_left || !g_armed_before) g_first = now;
-  g_armed_before = true;
   sigaction(SIGSEGV, &ours, nullptr);
 }
 

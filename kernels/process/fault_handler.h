@@ -8,7 +8,7 @@
 namespace vt {
 
 // Installs the handler, or puts it back on top if somebody (Python's faulthandler, for one) installed theirs
-// since. Cheap enough to call on every eviction. `one_left`: who came after us has gone, and nothing is passed on to them.
-void arm_fault_handler(bool one_left = false) noexcept;
+// since. Cheap enough to call on every eviction.
+void arm_fault_handler() noexcept;
 
 }  // namespace vt

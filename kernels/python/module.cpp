@@ -5,6 +5,7 @@
 // Leaves: argument checking for people (vtensor/session/enabling.py and vtensor/settings/config.py).
 
 #include "process/fault_handler.h"
+#include "iteration/given.h"
 #include "iteration/managed.h"
 #include "python/module.h"
 #include "process/registry.h"
@@ -150,12 +151,6 @@ void bind_product(py::module_& m) {
   m.def("keep", [](const std::vector<Address>& addresses, bool unseen) { keep(current(), addresses, unseen); }, Unlocked());
   // Whether a torch.autograd.Function of that name may write what is known. Where no operation is observed nothing is.
   m.def("writes_unseen", [](const std::string& name) { return observing() && !writes_by_operations(name); });
-  m.def(
-      "kernels_change",
-      [] {
-        if (current_engine() != nullptr) kernels_change(current());
-      },
-      Unlocked());
   m.def("close_eyes", &close_eyes);
   m.def("open_eyes", &open_eyes);
   m.def("kept", [] { return current_engine() != nullptr ? kept(current()) : std::size_t{0}; });
@@ -171,17 +166,19 @@ void bind_product(py::module_& m) {
         if (range != nullptr && range->known.load()) engine->remake().before_write(*range);
       },
       Unlocked());
-  const auto exports = [&m](const char* name, Export how) {
-    const auto call = [how](std::uintptr_t a) {
-      Engine* engine = engine_of(pointer(a));
-      return engine != nullptr && engine->export_address(pointer(a), how);
-    };
-    m.def(name, call, Unlocked());
-  };
-  exports("export_address", Export::for_good);
-  exports("export_for_a_call", Export::for_a_call);  // true: end_export() is due
-  exports("end_export", Export::call_ended);
-  m.def("arm_fault_handler", &arm_fault_handler, py::arg("one_left") = false);
+  m.def(
+      "export_address",
+      [](std::uintptr_t a) {
+        if (Engine* engine = engine_of(pointer(a))) engine->export_address(pointer(a));
+      },
+      Unlocked());
+  // Ends by itself when Python forgets it: an interrupt may come between any two lines.
+  py::class_<Given>(m, "Given")
+      .def(py::init<>())
+      .def("add", [](Given& given, const std::vector<Address>& addresses) { given.add(addresses); }, Unlocked())
+      .def("add_what_is_made", &Given::add_what_is_made)
+      .def("end", &Given::end, Unlocked());
+  m.def("arm_fault_handler", &arm_fault_handler);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "process/registry.h"
 #include "python/module.h"
 #include "torch/torch_remaker.h"
 #include "torch/torch_seen.h"
@@ -28,6 +29,9 @@ void bind_remaking(py::module_& m) {
         see(current(), known.at(what), verify);
       },
       py::arg("what"), py::arg("verify") = false, Unlocked());
+  py::class_<KernelsChange>(m, "KernelsChange")
+      .def(py::init([] { return std::make_unique<KernelsChange>(current_engine()); }), Unlocked())
+      .def("end", &KernelsChange::end, Unlocked());
   // By operator: how often what it made was the same and was not, how often it was not seen, and why.
   m.def("verified", [] {
     py::list found;

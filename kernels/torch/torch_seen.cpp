@@ -32,11 +32,14 @@ std::mutex g_beginning;  // of seeing, and its end
 std::map<std::string, Verified>* g_verified = new std::map<std::string, Verified>;  // never destroyed: threads outlive statics
 
 // A fork copies one thread: what is dropped could not be made again in the child.
+thread_local Engine* t_forks = nullptr;
 void before_fork() {
-  if (Engine* engine = current_engine(); engine != nullptr && engine->remake().on()) engine->remake().suspend(false);
+  Engine* const engine = current_engine();
+  t_forks = engine != nullptr && engine->remake().on() ? engine : nullptr;
+  if (t_forks != nullptr) t_forks->remake().suspend(false);
 }
 void after_fork() {
-  if (Engine* engine = current_engine(); engine != nullptr && engine->remake().on()) engine->remake().resume();
+  if (t_forks != nullptr) t_forks->remake().resume();
 }
 
 // Whether what the operation calls is what counts: it only casts its arguments, or somebody looks at operations from above, who
@@ -77,15 +80,21 @@ void stop_seeing(Engine& engine) {
   free_what_is_left();
 }
 
-void kernels_change(Engine& engine) {
+KernelsChange::KernelsChange(Engine* engine) : engine_(engine) {
   const std::lock_guard lock(g_beginning);
-  if (engine.remake().on()) {
-    engine.remake().suspend(true);
-    engine.remake().use(make_remaker(engine), g_verify.load());
-    engine.remake().resume();
-  }
+  if (engine_ != nullptr) engine_->remake().suspend(true);
   free_what_is_left();
+}
+
+void KernelsChange::end() {
+  const std::lock_guard lock(g_beginning);
   look_again();
+  Engine* const engine = std::exchange(engine_, nullptr);
+  if (engine == nullptr) return;
+  if (g_seeing.load() != Seeing::nothing && current_engine() == engine) {
+    engine->remake().use(make_remaker(*engine), g_verify.load());
+  }
+  engine->remake().resume();
 }
 
 // --- verifying ------------------------------------------------------------------------------------------------

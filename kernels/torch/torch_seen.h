@@ -21,9 +21,19 @@ enum class Seeing : std::uint8_t { nothing, planned, noted, all };
 void see(Engine& engine, Seeing what, bool verify = false);
 // Brings back all that is dropped; nothing is seen or dropped any more.
 void stop_seeing(Engine& engine);
-// Before kernels are others than those that were seen, and after: what is dropped is brought back by those that made it, what was
-// seen is forgotten, and operators are looked at anew.
-void kernels_change(Engine& engine);
+// While kernels become others than those that were seen: what is dropped is brought back first, by those that made it, and what
+// was seen is forgotten. Nothing is dropped meanwhile; then operators are looked at anew.
+class KernelsChange {
+ public:
+  explicit KernelsChange(Engine* engine);  // nullptr: there is none
+  KernelsChange(const KernelsChange&) = delete;
+  KernelsChange& operator=(const KernelsChange&) = delete;
+  ~KernelsChange() { end(); }
+  void end();
+
+ private:
+  Engine* engine_;  // until the end; never destroyed
+};
 
 // An operation begins, and ends, on a thread that sees; only the outermost that torch itself cannot look into matters.
 void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& function, const Traits& traits);

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.cpp_extension import include_paths, library_paths
 
 import vtensor
 from vtensor import native
+from vtensor.hooks.kernels import _changing
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +82,67 @@ def test_what_is_made_meanwhile_is_not_made_again() -> None:
         assert kernel.runs == 1
     finally:
         library._destroy()
+
+
+def test_what_is_made_while_kernels_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread, which the replaced function stands for: by which kernel is not known."""
+    x = torch.randn(4096)
+    made: list[torch.Tensor] = []
+    change = torch.library.Library.impl.__wrapped__  # type: ignore[attr-defined]
+
+    def meanwhile(*args: Any) -> None:
+        made.append(torch.relu(x))
+        native.load().parts.drop_all()
+        change(*args)
+
+    watched = _changing(meanwhile, native.load(), lambda *_: True)
+    library = torch.library.Library("aten", "IMPL")
+    watched(library, "relu", Counting(), "CPU")
+    assert torch.equal(made[0], torch.clamp_min(x, 0))
+    library._destroy()
+
+
+SOURCE = """
+#include <torch/library.h>
+#include <ATen/ops/clamp_min.h>
+at::Tensor other(const at::Tensor& x) { return at::clamp_min(x, 0).add_(1); }
+TORCH_LIBRARY_IMPL(aten, CPU, m) { m.impl("relu", other); }
+"""
+LOADS = """
+import sys, torch, vtensor
+from vtensor import native
+vtensor.enable("8MiB", device="cpu", chunk=4096, min_size=1, policy="lru")
+native.load().observe()
+native.load().see("all")
+x = torch.randn(4096)
+y = torch.relu(x)
+native.load().parts.drop_all()
+assert vtensor.residency(y).dropped > 0
+torch.ops.load_library(sys.argv[1])
+assert torch.equal(torch.relu(x), torch.clamp_min(x, 0) + 1)
+native.load().parts.drop_all()
+assert torch.equal(y, torch.clamp_min(x, 0))
+"""
+
+
+def test_a_library_that_is_loaded(tmp_path: Path) -> None:
+    include, lib = (
+        [f"{prefix}{path}" for path in find()] for prefix, find in (("-I", include_paths), ("-L", library_paths))
+    )
+    (tmp_path / "other.cpp").write_text(SOURCE)
+    built = tmp_path / "other.so"
+    command = [
+        "g++",
+        "-std=c++20",
+        "-shared",
+        "-fPIC",
+        *include,
+        str(tmp_path / "other.cpp"),
+        "-o",
+        str(built),
+        *lib,
+        "-ltorch_cpu",
+    ]
+    subprocess.run([*command, "-lc10"], check=True)
+    done = subprocess.run([sys.executable, "-c", LOADS, str(built)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

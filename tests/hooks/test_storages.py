@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import gc
 import io
 import os
 import signal
@@ -13,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ import torch
 import vtensor
 from vtensor import native
 from vtensor.hooks.doors import address_of
+from vtensor.hooks.storages import _mapped
 
 PAGE = 4096
 LARGE = 64 * PAGE  # more than Python and Rust gather before they ask the system to write
@@ -169,6 +172,67 @@ def test_saving_beside_operations_that_need_the_room(name: str, tmp_path: Path) 
     assert native.load().validate() == ""
 
 
+class Slow(io.FileIO):
+    """As a network's: operations of other threads come and go during each call."""
+
+    def __init__(self, path: Path, mode: str, meanwhile: Callable[[], Any]) -> None:
+        super().__init__(path, mode)
+        self.meanwhile = meanwhile
+
+    def write(self, data: Any) -> int:
+        self.meanwhile()
+        return super().write(data)
+
+    def readinto(self, memory: Any) -> int:
+        self.meanwhile()
+        return super().readinto(memory)
+
+
+@pytest.mark.parametrize("when", ["never", "before", "meanwhile"])
+def test_a_slow_file_beside_operations_that_need_the_room(when: str, tmp_path: Path) -> None:
+    """Whether NumPy has the address, too."""
+    tensors = [torch.full((LARGE // 4,), float(k)) for k in range(20)]
+    arrays = [tensors[7].numpy()] if when == "before" else []
+
+    def meanwhile() -> None:
+        if when == "meanwhile":
+            arrays.append(tensors[7].numpy())
+        at_once(lambda: [tensor.sum() for tensor in tensors])
+
+    path = tmp_path / "saved.pt"
+    with Slow(path, "w", meanwhile) as file:
+        torch.save(tensors[7], file)
+    assert path.stat().st_size > LARGE
+    with Slow(path, "r", meanwhile) as file:
+        loaded = torch.load(file)
+    assert torch.equal(loaded, tensors[7])
+    if when == "never":
+        away(tensors[7], loaded)
+    assert native.load().validate() == ""
+
+
+def test_an_interrupt_leaves_nothing() -> None:
+    """Python raises it as soon as the core has answered."""
+    core, tensor = native.load(), torch.ones(LARGE // 4)
+    away(tensor)
+
+    class Given:
+        def __init__(self) -> None:
+            self.given = core.Given()
+
+        def add(self, addresses: list[int]) -> None:
+            self.given.add(addresses)
+            raise KeyboardInterrupt
+
+        def end(self) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), _mapped([address_of(tensor)], SimpleNamespace(Given=Given)):  # type: ignore[arg-type]
+        pass
+    gc.collect()
+    away(tensor)
+
+
 def test_a_saver_that_fails_leaves_nothing(tmp_path: Path) -> None:
     tensor = torch.ones(LARGE // 4)
     away(tensor)
@@ -213,6 +277,13 @@ def test_a_deep_copy_counts_to_the_budget(what: str) -> None:
         "buffer": [module.kept],
     }[what]
     assert all(map(torch.equal, originals, copies))
+
+
+def test_a_deep_copy_within_a_transform() -> None:
+    """What torch.func makes there has no storage."""
+    constant = torch.full((LARGE // 4,), 2.0)
+    found = torch.func.grad(lambda x: (x * copy.deepcopy(constant)).sum())(torch.ones(LARGE // 4))
+    assert torch.equal(found, constant)
 
 
 AFTERWARDS = """
@@ -280,17 +351,34 @@ CRASH = """
 import ctypes, faulthandler
 import vtensor
 
-faulthandler.{before}()
-vtensor.enable("4MiB", device="cpu", chunk=4096, min_size=1)
-faulthandler.enable()
-faulthandler.disable()
-ctypes.string_at(8)
+def begins():
+    vtensor.enable("4MiB", device="cpu", chunk=4096, min_size=1)
+
+come, go, ends = faulthandler.enable, faulthandler.disable, vtensor.disable
+for happens in ({order}):
+    happens()
+{crash}
 """
+AT_ONCE = "ctypes.string_at(8)"
+AT_THE_END = "ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(8), None, None)  # when Python has ended already"
 
 
-@pytest.mark.parametrize("before", ["enable", "disable"])
-def test_a_crash_is_one_whoever_came_and_went(before: str) -> None:
-    """It is passed on to who was there before, not to who has left."""
-    command = [sys.executable, "-c", CRASH.format(before=before)]
+@pytest.mark.parametrize(
+    ("order", "crash"),
+    [
+        ("come, begins, come, go", AT_ONCE),
+        ("begins, come, go", AT_ONCE),
+        ("begins, come, come, go", AT_ONCE),
+        ("begins, ends, come, begins, go", AT_ONCE),
+        ("begins, come, ends, go", AT_ONCE),
+        ("come, begins, go, come, ends, go", AT_ONCE),
+        ("come, begins, ends, go, begins, come, go", AT_ONCE),
+        ("begins, come", AT_THE_END),
+        ("begins, come, ends", AT_THE_END),
+    ],
+)
+def test_a_crash_is_one_whoever_came_and_went(order: str, crash: str) -> None:
+    """It is passed on to who was there before, not to who has left for ever."""
+    command = [sys.executable, "-c", CRASH.format(order=order, crash=crash)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == -signal.SIGSEGV

@@ -244,9 +244,14 @@ TEST(what_calls_are_given_stays_until_the_last_of_them_ends) {
     }
     r.uses.give_away(r.lock, range, Export::for_a_call);
     r.uses.give_away(r.lock, range);  // for good
+    CHECK(range.stays());
     r.uses.end_call(range);
     r.finish();
     CHECK(range.exported && !range.stays() && r.holds(range, 'a'));
+    r.uses.give_away(r.lock, range, Export::for_a_call);
+    CHECK(range.stays());
+    r.uses.end_call(range);
+    CHECK(range.exported && !range.stays());
   });
 }
 

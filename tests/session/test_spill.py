@@ -89,6 +89,41 @@ def test_a_fork_where_addresses_are_limited(tmp_path: Path) -> None:
     assert done.stdout == "0\n", done.stderr
 
 
+FORKS_WHILE_IT_SAVES = """
+import os, subprocess, sys, threading, torch, vtensor
+vtensor.enable(16 * 4096, chunk=4096, min_size=1, spill_dir=sys.argv[1])
+torch.set_num_threads(1)  # a fork leaves those of OpenMP behind
+tensor = torch.full((1 << 21,), 3.0)
+
+def save(path):
+    with open(path, "wb") as saved, subprocess.Popen("cat", stdin=subprocess.PIPE, stdout=saved, bufsize=0) as cat:
+        torch.save(tensor, cat.stdin)
+
+for nth in range(10):
+    path = f"{sys.argv[1]}/saved.{nth}.pt"
+    saver = threading.Thread(target=save, args=(path,))
+    saver.start()
+    while saver.is_alive():
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+    assert torch.equal(torch.load(path), tensor)
+    os.remove(path)
+if (child := os.fork()) == 0:
+    os._exit(int(tensor.add_(1).sum() != 4 << 21))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert tensor.sum() == 3 << 21
+"""
+
+
+def test_a_fork_while_it_saves(tmp_path: Path) -> None:
+    """What is being written stays mapped in the parent; the child has what it was."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS_WHILE_IT_SAVES, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 LIMITED = """
 import resource, sys, torch, vtensor
 vtensor.enable(16 * 4096, chunk=4096, min_size=1, spill_dir=sys.argv[1])

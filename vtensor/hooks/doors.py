@@ -106,7 +106,7 @@ def _keeping_ours_on_top(change: Callable[..., Any], core: ModuleType) -> Callab
         try:
             return change(*args, **kwargs)
         finally:  # else it would print a crash each time an absent vTensor is touched, or nobody would bring it
-            core.arm_fault_handler(one_left=change.__name__ == "disable")
+            core.arm_fault_handler()
 
     return change_and_arm
 

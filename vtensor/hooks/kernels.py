@@ -1,6 +1,8 @@
-"""Kernels that a program puts in the place of torch's own, and takes away (``torch.library.Library("aten", "IMPL")``).
+"""Kernels that a program puts in the place of torch's own, and takes away.
 
-Covers: what was made by one kernel is not made again by another, and operators are looked at anew.
+Covers: those of ``torch.library.Library("aten", "IMPL")``, and those in libraries that are loaded
+(``torch.ops.load_library``, ``torch.utils.cpp_extension``): what was made by one kernel is not made again by another,
+and operators are looked at anew.
 Leaves: kernels of operators of the program's own, none of which runs again (``kernels/torch/torch_traits.cpp``).
 """
 
@@ -13,21 +15,24 @@ from typing import Any
 
 import torch
 
+from .imports import when_imported
 from .patches import replace
 
 __all__ = ["watch_kernels"]
 
+_EXTENSIONS = "torch.utils.cpp_extension"
 
-def _changing(change: Callable[..., Any], concerns: Callable[..., bool], core: ModuleType) -> Callable[..., Any]:
+
+def _changing(change: Callable[..., Any], core: ModuleType, concerns: Callable[..., bool]) -> Callable[..., Any]:
     @functools.wraps(change)
     def changes(*args: Any, **kwargs: Any) -> Any:
         if not concerns(*args):
             return change(*args, **kwargs)
-        core.kernels_change()
+        changing = core.KernelsChange()
         try:
             return change(*args, **kwargs)
         finally:
-            core.kernels_change()
+            changing.end()
 
     return changes
 
@@ -40,10 +45,19 @@ def _had_torchs_own(_all: Any, of_library: set[str], *_: Any) -> bool:
     return any(name.startswith("aten/") for name in of_library)
 
 
+def _may_be_of_torchs_own(*_: Any) -> bool:
+    return True
+
+
 def watch_kernels(core: ModuleType) -> None:
     """Tell `core` before and after, until :func:`vtensor.hooks.patches.restore`."""
-    library: Any = torch.library
+
+    def watch(owner: Any, name: str, concerns: Callable[..., bool]) -> None:
+        if hasattr(owner, name):
+            replace(owner, name, _changing(getattr(owner, name), core, concerns))
+
     for name in ("impl", "_destroy"):
-        replace(library.Library, name, _changing(getattr(library.Library, name), _is_of_torchs_own, core))
-    if hasattr(library, "_del_library"):  # what the garbage collector does
-        replace(library, "_del_library", _changing(library._del_library, _had_torchs_own, core))
+        watch(torch.library.Library, name, _is_of_torchs_own)
+    watch(torch.library, "_del_library", _had_torchs_own)  # what the garbage collector does
+    watch(type(torch.ops), "load_library", _may_be_of_torchs_own)
+    when_imported(_EXTENSIONS, lambda module: watch(module, "_import_module_from_library", _may_be_of_torchs_own))

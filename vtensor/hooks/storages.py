@@ -27,26 +27,37 @@ _AT_ITS_ADDRESS: list[tuple[Any, str]] = [
     (torch.UntypedStorage, "_write_file"),
     (torch.UntypedStorage, "_set_from_file"),
 ]
+_INTO_WHAT_IT_MAKES: list[tuple[Any, str]] = [
+    (torch._C.PyTorchFileReader, name) for name in ("__init__", "get_record", "get_storage_from_record")
+]
 _SAFETENSORS = "safetensors.torch"
 
 
 @contextlib.contextmanager
-def _mapped(addresses: Iterable[int], core: ModuleType) -> Iterator[None]:
-    due = []
+def _mapped(addresses: Iterable[int], core: ModuleType, *, made: bool = False) -> Iterator[None]:
+    given = core.Given()
     try:
-        for address in addresses:
-            if address and core.export_for_a_call(address):
-                due.append(address)
+        given.add([address for address in addresses if address])
+        if made:
+            given.add_what_is_made()
         yield
     finally:
-        for address in due:
-            core.end_export(address)
+        given.end()
 
 
 def _mapping(call: Callable[..., Any], addresses: Callable[..., Iterable[int]], core: ModuleType) -> Callable[..., Any]:
     @functools.wraps(call)
     def calls(*args: Any, **kwargs: Any) -> Any:
         with _mapped(addresses(*args, *kwargs.values()), core):
+            return call(*args, **kwargs)
+
+    return calls
+
+
+def _mapping_what_it_makes(call: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def calls(*args: Any, **kwargs: Any) -> Any:
+        with _mapped((), core, made=True):
             return call(*args, **kwargs)
 
     return calls
@@ -69,7 +80,8 @@ def _watch_safetensors(module: ModuleType, core: ModuleType) -> None:
 
 def _allocated_as_tensors(clone: Callable[..., Any]) -> Callable[..., Any]:
     def managed(self: Any) -> Any:
-        if self.device.type != "cpu" or torch._C._len_torch_dispatch_stack() > 0:
+        interpreted = torch._C._functorch.peek_interpreter_stack() is not None  # what a transform makes has no storage
+        if self.device.type != "cpu" or torch._C._len_torch_dispatch_stack() > 0 or interpreted:
             return clone(self)
         with torch._C.DisableTorchFunction():  # it is no call of the program
             memory = torch.empty(self.nbytes(), dtype=torch.uint8, device="cpu")
@@ -101,5 +113,7 @@ def watch_storages(core: ModuleType, device: str) -> None:
         return
     for owner, name in _AT_ITS_ADDRESS:
         replace(owner, name, _mapping(getattr(owner, name), _of_storages, core))
+    for owner, name in _INTO_WHAT_IT_MAKES:
+        replace(owner, name, _mapping_what_it_makes(getattr(owner, name), core))
     when_imported(_SAFETENSORS, lambda module: _watch_safetensors(module, core))
     replace(torch.UntypedStorage, "clone", _allocated_as_tensors(torch.UntypedStorage.clone))
