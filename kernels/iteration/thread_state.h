@@ -28,8 +28,10 @@ struct Frame {
   bool keeps = false;  // what it was given and what it made: it goes on using that when it has returned
 };
 
-// Whether code of the user's runs within an operation: what is made there is not the operation's.
-enum class Others : std::uint8_t { none, may_run, ran };
+// Whether code of the user's runs within an operation, or autocast, which does not when it is run again: what is made there is
+// not the operation's.
+enum class Others : std::uint8_t { none, may_run, may_cast, ran };
+inline bool may_be_others(Others others) noexcept { return others == Others::may_run || others == Others::may_cast; }
 
 // An operation that is seen (recipes.h), while it runs.
 struct Seen {

@@ -162,7 +162,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   if (traits.draws) Draws::begin();
   const bool unseen = traits.named && streams != nullptr && !function.inputs().empty();
   const bool sees = engine->remake().on() && thread.remaking == 0 && thread.seen_call.frame == kNone;
-  if (thread.seen_call.others == Others::may_run) look_within(thread);
+  if (may_be_others(thread.seen_call.others)) look_within(thread, function, traits);
   if (traits.skip_arguments && !unseen) {
     if (sees && traits.named && !function.inputs().empty()) {
       call_begins(thread, *engine, function, traits);

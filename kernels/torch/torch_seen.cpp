@@ -42,6 +42,30 @@ void after_fork() {
   if (t_forks != nullptr) t_forks->remake().resume();
 }
 
+bool casts(at::DeviceType device, c10::DispatchKey key) {
+  return at::autocast::is_autocast_enabled(device) && !c10::impl::tls_local_dispatch_key_set().excluded_.has(key);
+}
+bool casts_on_cpu() { return casts(at::kCPU, c10::DispatchKey::AutocastCPU); }
+bool casts_on_cuda() { return casts(at::kCUDA, c10::DispatchKey::AutocastCUDA); }
+
+// Whether `is` says so of a tensor among the operation's arguments, which may be in lists.
+template <typename Is>
+bool any_tensor(const at::RecordFunction& function, const Is& is) {
+  const auto is_one = [&](const c10::IValue& value) { return value.isTensor() && value.toTensor().defined() && is(value.toTensor()); };
+  return std::any_of(function.inputs().begin(), function.inputs().end(), [&](const c10::IValue& input) {
+    if (!input.isTensorList() && !input.isOptionalTensorList()) return is_one(input);
+    return std::any_of(input.toListRef().begin(), input.toListRef().end(), is_one);
+  });
+}
+
+// Whether it only casts its arguments, and calls the operation with those: autocast has a kernel for it and for their device.
+bool only_casts(const at::RecordFunction& function, const Traits& traits) {
+  c10::DispatchKeySet keys;
+  if (traits.cast_on_cpu && casts_on_cpu()) keys = keys.add(c10::DispatchKey::AutocastCPU);
+  if (traits.cast_on_cuda && casts_on_cuda()) keys = keys.add(c10::DispatchKey::AutocastCUDA);
+  return !keys.empty() && any_tensor(function, [&](const at::Tensor& tensor) { return tensor.key_set().has_any(keys); });
+}
+
 // Whether what the operation calls is what counts: it only casts its arguments, or somebody looks at operations from above, who
 // may do with them what he likes.
 bool sees_through(const at::RecordFunction& function, const Traits& traits) {
@@ -53,10 +77,7 @@ bool sees_through(const at::RecordFunction& function, const Traits& traits) {
   for (const c10::IValue& input : function.inputs()) {
     if (input.isTensor() && input.toTensor().defined() && input.toTensor().key_set().has_any(kAbove)) return true;
   }
-  if (!traits.autocast) return false;
-  const bool cpu = !keys.excluded_.has(c10::DispatchKey::AutocastCPU) && at::autocast::is_autocast_enabled(at::kCPU);
-  const bool cuda = !keys.excluded_.has(c10::DispatchKey::AutocastCUDA) && at::autocast::is_autocast_enabled(at::kCUDA);
-  return cpu || cuda;
+  return only_casts(function, traits);
 }
 
 }  // namespace
@@ -156,21 +177,16 @@ namespace {
 bool may_call_others(const at::RecordFunction& function, std::size_t fresh) {
   if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return true;
   if (fresh < 2) return false;  // a tangent is as large as its result: one more than there may be
-  const auto has_tangent = [](const c10::IValue& value) {
-    return value.isTensor() && value.toTensor().defined() && value.toTensor()._fw_grad(0).defined();
-  };
-  return std::any_of(function.inputs().begin(), function.inputs().end(), [&](const c10::IValue& input) {
-    if (!input.isTensorList() && !input.isOptionalTensorList()) return has_tangent(input);
-    return std::any_of(input.toListRef().begin(), input.toListRef().end(), has_tangent);
-  });
+  return any_tensor(function, [](const at::Tensor& tensor) { return tensor._fw_grad(0).defined(); });
 }
 
 }  // namespace
 
-void look_within(Thread& thread) noexcept {
+void look_within(Thread& thread, const at::RecordFunction& function, const Traits& traits) {
+  Others& others = thread.seen_call.others;
   // The operation's own kernels are below autograd; what begins above it is somebody else's.
-  if (c10::impl::tls_local_dispatch_key_set().excluded_.has_any(c10::autograd_dispatch_keyset)) return;
-  thread.seen_call.others = Others::ran;
+  const bool above = !c10::impl::tls_local_dispatch_key_set().excluded_.has_any(c10::autograd_dispatch_keyset);
+  if ((others == Others::may_run && above) || only_casts(function, traits)) others = Others::ran;
 }
 
 namespace {
@@ -201,7 +217,11 @@ void note_call(Thread& thread, Engine& engine, const at::RecordFunction& functio
   }
   seen.fresh = traits.fresh_lists ? ~std::size_t{0} : traits.fresh;
   seen.exceptions = std::uncaught_exceptions();
-  if (may_call_others(function, seen.fresh)) seen.others = Others::may_run;
+  if (may_call_others(function, seen.fresh)) {
+    seen.others = Others::may_run;
+  } else if (casts_on_cpu() || casts_on_cuda()) {
+    seen.others = Others::may_cast;
+  }
   if (!wanted) {
     seen.could = seen.counts = TorchCall::could_keep(function, traits, engine);
     seen.fills = TorchCall::filled(function, traits, engine) != nullptr;

@@ -177,8 +177,8 @@ Traits of_operator(const at::RecordFunction& function, const c10::FunctionSchema
     traits.may_write |= bit;
     traits.written &= ~bit;  // newer schemas say so: it is not what they make
   }
-  traits.autocast = handle && (handle->hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU) ||
-                               handle->hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA));
+  traits.cast_on_cpu = handle && handle->hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
+  traits.cast_on_cuda = handle && handle->hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
   judge(schema, handle, own, &traits);
   return traits;
 }

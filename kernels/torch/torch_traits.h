@@ -49,7 +49,8 @@ struct Traits {
   std::uint32_t generator = kNone;  // the argument they come from
   bool fresh_lists = false;     // it returns lists of new tensors
   std::uint8_t fresh = 0;       // tensors it returns that are no views of its arguments
-  bool autocast = false;        // under autocast it casts its arguments and calls itself again
+  // Under autocast for a device of its arguments it casts them and calls itself again.
+  bool cast_on_cpu = false, cast_on_cuda = false;
 };
 
 // Elements from a dense tensor's first to behind the last that it can reach; 0 if it has none.

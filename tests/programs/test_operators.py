@@ -6,7 +6,6 @@ Nothing faults there, as on a GPU: an operator whose arguments the observer does
 from __future__ import annotations
 
 import functools
-import gc
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -84,6 +83,16 @@ def into(operator: Any) -> Call:
     return call
 
 
+def under_autocast(call: Call) -> Call:
+    """In bf16."""
+
+    def cast(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return call(*args, **kwargs)
+
+    return cast
+
+
 def run(call: Call, given: tuple[Any, Any, Any], between: Callable[[], None]) -> list[Any]:
     """What it returns, and its arguments afterwards."""
     torch.manual_seed(0)
@@ -108,16 +117,16 @@ def calls_of(operator: Any, every_way: bool) -> Iterator[tuple[str, Call]]:
 
 
 @functools.cache
-def cases(samples: int, every_way: bool) -> list[Case]:
+def cases(samples: int, every_way: bool, autocast: bool = False) -> list[Case]:
     """What gives the same bits twice, with so many samples of each operator."""
     with pytest.MonkeyPatch.context() as patch:
         # Torch looks through all modules of the process for who asks for samples: ten times as long as the operators.
         for module in ("common_utils", "opinfo.core"):
             patch.setattr(f"torch.testing._internal.{module}.extract_test_fn", lambda: None)
-        return list(found_cases(samples, every_way))
+        return list(found_cases(samples, every_way, autocast))
 
 
-def found_cases(samples: int, every_way: bool) -> Iterator[Case]:
+def found_cases(samples: int, every_way: bool, autocast: bool) -> Iterator[Case]:
     common = pytest.importorskip("torch.testing._internal.common_methods_invocations")
     lists = ("unary", "binary", "pointwise", "reduce", "other")
     for operator in [*common.op_db, *(x for kind in lists for x in getattr(common, f"foreach_{kind}_op_db"))]:
@@ -126,7 +135,8 @@ def found_cases(samples: int, every_way: bool) -> Iterator[Case]:
             continue
         dtype = torch.float32 if torch.float32 in dtypes else sorted(dtypes, key=str)[0]
         grad = operator.supports_autograd and dtype.is_floating_point
-        for name, call in calls_of(operator, every_way):
+        for name, plain in calls_of(operator, every_way):
+            call = under_autocast(plain) if autocast else plain
             for sample in itertools.islice(operator.sample_inputs("cpu", dtype, requires_grad=grad), samples):
                 given = (sample.input, sample.args, sample.kwargs)
                 try:
@@ -148,15 +158,6 @@ def emptying() -> Callable[[], None]:
         filler.extend(torch.full((CHUNK // 4,), 7000.0 + i) for i in range(BUDGET - 2))
 
     return empty_the_device
-
-
-@pytest.fixture(autouse=True)
-def quick_collections() -> Iterator[None]:
-    """What other tests imported is not looked through again and again: it took twice as long as the operators."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def check(samples: int, *, every_way: bool) -> int:

@@ -41,11 +41,11 @@ def dropping() -> Callable[[], None]:
     return drop_everything
 
 
-def check(samples: int, *, every_way: bool) -> None:
+def check(samples: int, *, every_way: bool, autocast: bool = False) -> None:
     core, drop_everything = native.load(), dropping()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = cases(samples, every_way)
+        found = cases(samples, every_way, autocast)
         with vtensor.enabled(BUDGET * CHUNK, **SETTINGS):
             core.observe()
             core.see("all")
@@ -59,8 +59,9 @@ def check(samples: int, *, every_way: bool) -> None:
     assert wrong == []
 
 
-def test_every_operator_is_made_again() -> None:
-    check(samples=1, every_way=False)
+@pytest.mark.parametrize("autocast", [False, True], ids=["as it is", "autocast"])
+def test_every_operator_is_made_again(autocast: bool) -> None:
+    check(samples=1, every_way=False, autocast=autocast)
 
 
 @pytest.mark.parametrize("late", [False], indirect=True)

@@ -28,7 +28,7 @@ from lgm.records.units import format_seconds
 from ..errors import VtensorError
 from ..logs import answer, say
 from ..planning.speeds import found_device
-from ..planning.traces import size_of, trace_of, write_if_possible
+from ..planning.traces import size_of, speed_here, trace_of, write_if_possible
 from ..session import lifecycle
 from ..settings.sizes import format_bytes
 
@@ -171,7 +171,7 @@ class Measuring:
 
     def _answer_for(self, kind: tuple[int, int]) -> lgm.Trace:
         """From now on."""
-        self._kind, self._trace = kind, _paced(trace_of(self._newest[kind]), self._times[kind])
+        self._kind, self._trace = kind, _paced(trace_of(self._newest[kind], **speed_here()), self._times[kind])
         return self._trace
 
     @property

@@ -22,7 +22,8 @@ __all__ = ["flop_per_second", "found_device"]
 
 _ENOUGH = 64  # chunks moved, to tell what mapping one takes
 _MOST_MAPPING = 5e-4  # seconds: more than that is something else
-_SIZE, _ROUNDS = 2048, 9  # of the matrices that are multiplied; how often
+_SIZE = 2048  # of the matrices that are multiplied
+_FEWEST, _MOST, _LONG = 3, 9, 0.5  # rounds, and seconds after which there are enough of them
 
 
 def found_device(
@@ -61,8 +62,8 @@ def flop_per_second() -> float:
     import torch
 
     a, b, product = (torch.from_numpy(np.ones((_SIZE, _SIZE), dtype=np.float32)) for _ in range(3))
-    seconds = []
-    for _ in range(_ROUNDS):
+    seconds: list[float] = []
+    while len(seconds) < _FEWEST or (len(seconds) < _MOST and sum(seconds) < _LONG):
         begun = time.perf_counter()
         torch.mm(a, b, out=product)
         seconds.append(time.perf_counter() - begun)

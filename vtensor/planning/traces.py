@@ -23,7 +23,7 @@ from .current_planner import current, newest_plan
 from .recordings import make_recording
 from .speeds import flop_per_second
 
-__all__ = ["record", "recorded_trace", "save_trace", "size_of", "trace_of", "write_if_possible"]
+__all__ = ["record", "recorded_trace", "save_trace", "size_of", "speed_here", "trace_of", "write_if_possible"]
 
 
 def record() -> None:
@@ -63,13 +63,13 @@ def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
     RuntimeError
         If no whole iteration has been recorded yet.
     """
-    trace = recorded_trace(**meta)
+    trace = recorded_trace(**{**speed_here(), **meta})
     lgm.save_trace(trace, path)
     return trace
 
 
 def recorded_trace(**meta: Any) -> lgm.Trace:
-    """The last whole iteration, as :func:`save_trace` writes it."""
+    """The last whole iteration, as :func:`save_trace` writes it, but for the speed of this processor."""
     raw = current().core.recorded_iteration()
     if not len(raw["op_name"]):
         first = "" if current().wanted else "call vtensor.record() first, then "
@@ -96,9 +96,12 @@ def trace_of(raw: dict[str, Any], **meta: Any) -> lgm.Trace:
     """What the core's log of an iteration says, with what is known of this machine."""
     planner = current()
     meta = {"unmanaged_bytes": planner.core.unmanaged()["peak"], "shelves": planner.shelves, **meta}
-    if planner.config.device == "cpu" and "flop_per_second" not in meta:
-        meta["flop_per_second"] = _flop_per_second(torch.get_num_threads())
     return make_recording(raw, planner.config.chunk, meta).trace
+
+
+def speed_here() -> dict[str, float]:
+    """What times of this processor are told from those of a GPU by; nothing in a session on one."""
+    return {"flop_per_second": _flop_per_second(torch.get_num_threads())} if current().config.device == "cpu" else {}
 
 
 @functools.cache
