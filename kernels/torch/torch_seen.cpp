@@ -51,7 +51,9 @@ bool casts_on_cuda() { return casts(at::kCUDA, c10::DispatchKey::AutocastCUDA); 
 // Whether `is` says so of a tensor among the operation's arguments, which may be in lists.
 template <typename Is>
 bool any_tensor(const at::RecordFunction& function, const Is& is) {
-  const auto is_one = [&](const c10::IValue& value) { return value.isTensor() && value.toTensor().defined() && is(value.toTensor()); };
+  const auto is_one = [&](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && is(value.toTensor());
+  };
   return std::any_of(function.inputs().begin(), function.inputs().end(), [&](const c10::IValue& input) {
     if (!input.isTensorList() && !input.isOptionalTensorList()) return is_one(input);
     return std::any_of(input.toListRef().begin(), input.toListRef().end(), is_one);
