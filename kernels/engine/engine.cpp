@@ -182,12 +182,7 @@ bool Engine::export_address(const void* address, Export how) {
     uses_.end_call(*range);
     return true;
   }
-  try {
-    uses_.give_away(call.lock, *range, how);
-  } catch (...) {
-    if (how == Export::for_a_call) uses_.end_call(*range);
-    throw;
-  }
+  uses_.give_away(call.lock, *range, how);
   return true;
 }
 
@@ -199,7 +194,7 @@ void Engine::before_fork() {
     kind_.moves->settle(lock);
     if (store_->shared_after_fork()) {
       ranges_.each_live_part(State::borrowed, [this](Range& range, std::uint32_t i) {
-        if (range.stays() && !range.given_away) return;  // a call of another thread is at it, which faults serve as little
+        if (range.exported_for > 0) return;  // a call of another thread is at it, whose system calls do not fault
         ground_.must("unmapping before a fork", [&] { return kind_.slots->withdraw(range, i); });
       });
     }

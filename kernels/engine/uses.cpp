@@ -196,12 +196,17 @@ void Uses::give_away(Lock& lock, Range& range, Export how) {
     range.given_away = true;
   }
   if (!range.exported || range.missing.load() != 0) {
-    moves_.give_away(lock, range, [&] {
-      const Use use = all_parts(range, true);
-      pins_.pin(use);
-      fetch(lock, {&use, 1}, "an address given away");
-      pins_.unpin(use);
-    });
+    try {
+      moves_.give_away(lock, range, [&] {
+        const Use use = all_parts(range, true);
+        pins_.pin(use);
+        fetch(lock, {&use, 1}, "an address given away");
+        pins_.unpin(use);
+      });
+    } catch (...) {
+      if (how == Export::for_a_call) end_call(range);
+      throw;
+    }
   }
   range.fixed |= how == Export::fixed;
 }

@@ -56,7 +56,15 @@ void* allocate_managed(Engine& engine, Bytes bytes, Lane stream) {
   }
   if (address == nullptr) return nullptr;
   Range* range = engine.find(address);
-  if (thread.given != nullptr) Given::add_to(*thread.given, range->base);
+  if (thread.given != nullptr) {
+    try {
+      Given::made(thread.given, range->base);
+    } catch (...) {
+      if (newborn) range->pins.fetch_sub(1);
+      engine.free(address, false);
+      throw;
+    }
+  }
   if (const Recording recording{thread}) recording->born(*range);
   if (newborn) thread.newborns.push_back(range);
   if (thread.seen_call.counts) thread.seen_call.births.push_back(range);

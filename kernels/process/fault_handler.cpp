@@ -16,10 +16,13 @@ namespace vt {
 namespace {
 
 std::mutex g_starting;
-// Who was there before us, the newest last. Read by signal handlers: an entry stays what it is as long as it counts.
-constexpr int kMostBefore = 8;
+// Who was there before us, the newest last. Read by signal handlers: an entry stays what it is.
+constexpr int kMostBefore = 32;
 std::array<struct sigaction, kMostBefore> g_before = {};
 std::atomic<int> g_count{0};
+// Python's faulthandler among them: once it is disabled it returns at once, and who waits for what it does stands for ever.
+std::atomic<void (*)(int)> g_pythons{nullptr};
+std::atomic<bool> g_pythons_is_dead{false};
 
 #if defined(__x86_64__)
 using Registers = decltype(mcontext_t::gregs);
@@ -32,28 +35,32 @@ using Registers = mcontext_t;
 const Registers& registers_of(const mcontext_t& context) { return context; }
 #endif
 
-// Faults of a thread that nothing came of, in a row and with all registers the same: whoever is to serve them does nothing, or
-// the memory is there and the access still fails, a real error.
+// Faults of a thread that nothing came of, in a row and with all registers the same: the memory is there and the access still
+// fails, a real error; or whoever is to serve them does nothing.
 struct InVain {
   Registers registers;
   unsigned times;
 
-  void count(const void* context) {
+  bool many(const void* context) {
     const Registers& now = registers_of(static_cast<const ucontext_t*>(context)->uc_mcontext);
     times = std::memcmp(&registers, &now, sizeof now) == 0 ? times + 1 : 0;
     std::memcpy(&registers, &now, sizeof now);
+    return times > 10000;
   }
 };
 thread_local InVain t_in_vain = {};
-constexpr unsigned kMany = 10000;
 
-// The newest serves it, and returns; any number of times. Who does nothing (Python's faulthandler, disabled meanwhile) is
-// passed over for the one before.
-void pass_on(int signal, siginfo_t* info, void* context, unsigned passed_over) {
+bool is_pythons(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler != SIG_DFL && action.sa_handler == g_pythons.load();
+}
+
+// The newest serves it, and returns; any number of times.
+void pass_on(int signal, siginfo_t* info, void* context) {
   static thread_local bool passing = false;
-  const int nth = g_count.load() - 1 - static_cast<int>(passed_over);
+  int newest = g_count.load() - 1;
+  while (newest >= 0 && g_pythons_is_dead.load() && is_pythons(g_before[static_cast<std::size_t>(newest)])) --newest;
   const struct sigaction nobody = {};
-  const struct sigaction& previous = nth < 0 ? nobody : g_before[static_cast<std::size_t>(nth)];
+  const struct sigaction& previous = newest < 0 ? nobody : g_before[static_cast<std::size_t>(newest)];
   const bool detailed = (previous.sa_flags & SA_SIGINFO) != 0;
   const bool anybody = detailed ? previous.sa_sigaction != nullptr
                                 : previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN;
@@ -70,6 +77,7 @@ void pass_on(int signal, siginfo_t* info, void* context, unsigned passed_over) {
     previous.sa_handler(signal);
   }
   passing = false;
+  if (is_pythons(previous) && t_in_vain.many(context)) g_pythons_is_dead = true;
 }
 
 // Runs on the thread that touched the memory, between two of its instructions. Taking the engine's lock here is
@@ -79,13 +87,9 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   Engine* engine = engine_of(info->si_addr);
   FaultOutcome outcome = FaultOutcome::foreign;
   if (engine != nullptr) outcome = engine->on_fault(reinterpret_cast<Address>(info->si_addr));
-  if (outcome == FaultOutcome::served) {
-    t_in_vain.times = 0;
-  } else {
-    t_in_vain.count(context);
-    const unsigned over = t_in_vain.times / kMany;
-    if (outcome == FaultOutcome::foreign) pass_on(signal, info, context, over);
-    if (outcome == FaultOutcome::idle && over > 0) pass_on(signal, info, context, over - 1);
+  if (outcome == FaultOutcome::served) t_in_vain.times = 0;
+  if (outcome == FaultOutcome::foreign || (outcome == FaultOutcome::idle && t_in_vain.many(context))) {
+    pass_on(signal, info, context);
   }
   errno = saved;
 }
@@ -102,6 +106,15 @@ bool same(const struct sigaction& one, const struct sigaction& other) {
 
 }  // namespace
 
+void note_pythons_handler() noexcept {
+  struct sigaction now = {};
+  if (sigaction(SIGSEGV, nullptr, &now) != 0) return;
+  if (is_ours(now) && g_count.load() > 0) now = g_before[static_cast<std::size_t>(g_count.load()) - 1];
+  if ((now.sa_flags & SA_SIGINFO) != 0) return;
+  g_pythons = now.sa_handler;
+  g_pythons_is_dead = false;
+}
+
 void arm_fault_handler() noexcept {
   struct sigaction now = {};
   if (sigaction(SIGSEGV, nullptr, &now) != 0 || is_ours(now)) return;
@@ -109,9 +122,10 @@ void arm_fault_handler() noexcept {
   if (sigaction(SIGSEGV, nullptr, &now) != 0 || is_ours(now)) return;  // by another thread
   int count = 0;  // of those that stay: who comes again is the newest, and who came upon him has gone
   while (count < g_count.load() && !same(g_before[static_cast<std::size_t>(count)], now)) ++count;
-  if (count == kMostBefore) --count;
-  g_before[static_cast<std::size_t>(count)] = now;
-  g_count.store(count + 1);
+  if (count < kMostBefore) {
+    if (count == g_count.load()) g_before[static_cast<std::size_t>(count)] = now;
+    g_count.store(count + 1);
+  }
   struct sigaction ours = {};
   ours.sa_sigaction = on_signal;
   ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;

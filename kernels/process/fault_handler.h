@@ -7,6 +7,9 @@
 
 namespace vt {
 
+// Who is on top now, or next below us, is Python's faulthandler. Disabled it may stay there, and does nothing.
+void note_pythons_handler() noexcept;
+
 // Installs the handler, or puts it back on top if somebody (Python's faulthandler, for one) installed theirs
 // since. Cheap enough to call on every eviction.
 void arm_fault_handler() noexcept;

@@ -179,6 +179,7 @@ void bind_product(py::module_& m) {
       .def("add_what_is_made", &Given::add_what_is_made)
       .def("end", &Given::end, Unlocked());
   m.def("arm_fault_handler", &arm_fault_handler);
+  m.def("note_pythons_handler", &note_pythons_handler);
 }
 
 }  // namespace

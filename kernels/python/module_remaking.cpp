@@ -17,6 +17,16 @@ namespace {
 
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
+// Ends when Python forgets it, if not before: an interrupt may come between any two lines.
+struct Changing {
+  Changing() : change(current_engine()) {}
+  ~Changing() {
+    const py::gil_scoped_release unlocked;  // what is made again may need it
+    change.end();
+  }
+  KernelsChange change;
+};
+
 }  // namespace
 
 void bind_remaking(py::module_& m) {
@@ -29,9 +39,9 @@ void bind_remaking(py::module_& m) {
         see(current(), known.at(what), verify);
       },
       py::arg("what"), py::arg("verify") = false, Unlocked());
-  py::class_<KernelsChange>(m, "KernelsChange")
-      .def(py::init([] { return std::make_unique<KernelsChange>(current_engine()); }), Unlocked())
-      .def("end", &KernelsChange::end, Unlocked());
+  py::class_<Changing>(m, "KernelsChange")
+      .def(py::init<>(), Unlocked())
+      .def("end", [](Changing& changing) { changing.change.end(); }, Unlocked());
   // By operator: how often what it made was the same and was not, how often it was not seen, and why.
   m.def("verified", [] {
     py::list found;

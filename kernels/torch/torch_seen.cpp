@@ -110,14 +110,16 @@ KernelsChange::KernelsChange(Engine* engine) : engine_(engine) {
 }
 
 void KernelsChange::end() {
+  if (std::exchange(ended_, true)) return;
   const std::lock_guard lock(g_beginning);
   look_again();
-  Engine* const engine = std::exchange(engine_, nullptr);
-  if (engine == nullptr) return;
-  if (g_seeing.load() != Seeing::nothing && current_engine() == engine) {
-    engine->remake().use(make_remaker(*engine), g_verify.load());
-  }
-  engine->remake().resume();
+  const auto resume = [](Engine* engine) { engine->remake().resume(); };
+  const std::unique_ptr<Engine, decltype(resume)> first(engine_, resume);
+  Engine* const now = current_engine();
+  if (now == nullptr || g_seeing.load() == Seeing::nothing) return;
+  now->remake().suspend(true);  // also what was seen meanwhile, where another change ended or a session began
+  const std::unique_ptr<Engine, decltype(resume)> second(now, resume);
+  now->remake().use(make_remaker(*now), g_verify.load());
 }
 
 // --- verifying ------------------------------------------------------------------------------------------------

@@ -28,11 +28,11 @@ class KernelsChange {
   explicit KernelsChange(Engine* engine);  // nullptr: there is none
   KernelsChange(const KernelsChange&) = delete;
   KernelsChange& operator=(const KernelsChange&) = delete;
-  ~KernelsChange() { end(); }
-  void end();
+  void end();  // due
 
  private:
-  Engine* engine_;  // until the end; never destroyed
+  Engine* const engine_;  // never destroyed
+  bool ended_ = false;
 };
 
 // An operation begins, and ends, on a thread that sees; only the outermost that torch itself cannot look into matters.

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from vtensor.errors import HarmonyError
+from vtensor.harmony.updates import Updates
 
 from .models import threads_left
 from .test_programs import compare
@@ -71,6 +72,24 @@ class Norm(nn.Linear):
         return super().forward(x - self.mean)
 
 
+class NormByHook(nn.Linear):
+    """The same, kept by a hook."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8, bias=False)
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_forward_pre_hook(self._update)
+
+    @staticmethod
+    def _update(layer: nn.Module, args: tuple[torch.Tensor]) -> torch.Tensor:
+        with torch.no_grad():
+            layer.mean.mul_(0.9).add_(args[0].mean(0), alpha=0.1)  # type: ignore[union-attr, operator]
+        return args[0] - layer.mean  # type: ignore[operator]
+
+
+LAYER_KINDS = [Norm, NormByHook, nn.Linear, nn.Linear]
+
+
 class Running(nn.Module):
     """As `Wild`, with layers of which some keep running statistics; `alike`: all microbatches do as the first."""
 
@@ -78,9 +97,8 @@ class Running(nn.Module):
         super().__init__()
         draw = random.Random(seed)
         self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.layers = nn.ModuleList(
-            Norm() if draw.random() < 0.5 else nn.Linear(8, 8, bias=False) for _ in range(LAYERS)
-        )
+        kinds = [draw.choice(LAYER_KINDS) for _ in range(LAYERS)]
+        self.layers = nn.ModuleList(kind(8, 8, bias=False) if kind is nn.Linear else kind() for kind in kinds)
         self.ways = [self._way(draw) for _ in range(4)]
         if alike:
             self.ways = self.ways[:1] * 4
@@ -138,3 +156,16 @@ def test_running_statistics_are_those_of_the_ordinary_loop_or_it_is_said(seed: i
         assert not alike or "two gradients" in str(error)  # else the first microbatch has shown what takes no turns
         assert re.search(r"ran in microbatch \d when a later one|got two gradients from one microbatch", str(error))
     assert not threads_left()
+
+
+def test_gradients_out_of_order_are_said() -> None:
+    """Should all that keeps them in order fail."""
+    for before, order in (torch.ones(2), [1]), (None, [1, 2]):  # the first two of all may come in any order
+        weight, microbatches = nn.Parameter(torch.ones(2)), iter([*order, 0])
+        weight.grad = before
+        updates = Updates(torch.optim.SGD([weight], lr=0.1), {weight: "weight"}, 3, lambda n=microbatches: next(n))
+        for _ in order:
+            (2 * weight).sum().backward()
+        with pytest.raises(HarmonyError, match="weight got the gradient of microbatch 0 after that of a later one"):
+            (2 * weight).sum().backward()
+        updates.remove()

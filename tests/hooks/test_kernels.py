@@ -84,22 +84,31 @@ def test_what_is_made_meanwhile_is_not_made_again() -> None:
         library._destroy()
 
 
-def test_what_is_made_while_kernels_change(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("and_then", ["nothing", "another change", "what is seen changes"])
+def test_what_is_made_while_kernels_change(and_then: str) -> None:
     """By another thread, which the replaced function stands for: by which kernel is not known."""
-    x = torch.randn(4096)
+    core, x = native.load(), torch.randn(4096)
     made: list[torch.Tensor] = []
     change = torch.library.Library.impl.__wrapped__  # type: ignore[attr-defined]
 
     def meanwhile(*args: Any) -> None:
+        if and_then == "another change":
+            core.KernelsChange().end()
+        if and_then == "what is seen changes":
+            core.see("all")
         made.append(torch.relu(x))
-        native.load().parts.drop_all()
+        core.parts.drop_all()
         change(*args)
 
-    watched = _changing(meanwhile, native.load(), lambda *_: True)
     library = torch.library.Library("aten", "IMPL")
-    watched(library, "relu", Counting(), "CPU")
-    assert torch.equal(made[0], torch.clamp_min(x, 0))
-    library._destroy()
+    try:
+        _changing(meanwhile, core, lambda *_: True)(library, "relu", Counting(), "CPU")
+        core.parts.drop_all()
+        assert torch.equal(made[0], torch.clamp_min(x, 0))
+    finally:
+        library._destroy()
+    y = torch.tanh(x)
+    dropped(y)  # what is seen from now on may be
 
 
 SOURCE = """

@@ -4,9 +4,9 @@ Packs are passed in that order, and so is what follows them, as long as each mic
 leaves a pack out would come to what follows before the others, and running statistics and sums of gradients would be
 others than those of the ordinary loop.
 
-Covers: waiting for those before, at modules outside of packs that have buffers, and at the parameters of a microbatch
-that did not stop where the others do; refusing a module that changes its buffers and turns out to run, again perhaps,
-when a later microbatch has run it.
+Covers: waiting for those before, at modules that have buffers, and at the parameters of a microbatch that did not stop
+where the others do; refusing a module that changes its buffers and turns out to run, again perhaps, when a later
+microbatch has run it.
 Leaves: stops (``stops``), whose turn it is (``weave``), layers that run more than once in the first microbatch, which
 take no turns (``stops.Order``).
 """
@@ -41,11 +41,9 @@ class Between:
         if len(packs) < 2:  # each microbatch runs to its end
             return
         pack_of = {layer: k for k, layers in enumerate(packs) for layer in layers}
-        for module in self._stateful.layers:  # after its stop
-            self._handles.append(module.register_forward_pre_hook(self._comes(pack_of[module])))
-            self._handles.append(module.register_forward_hook(self._leaves))
-        for module in self._stateful.others:
-            self._handles.append(module.register_forward_pre_hook(self._comes(len(packs)), prepend=True))
+        for module in self._stateful.all():  # before hooks of others, which may change its buffers, too
+            pack = pack_of.get(module, len(packs))
+            self._handles.append(module.register_forward_pre_hook(self._comes(pack), prepend=True))
             self._handles.append(module.register_forward_hook(self._leaves))
         self._last: dict[int, int] = defaultdict(lambda: -1)  # by microbatch: which of all layers ran last
         self._turned_back: set[int] = set()  # microbatches that ran a layer again, or before its time

@@ -38,7 +38,7 @@ class Stops:
     def __init__(
         self, packs: Sequence[Sequence[nn.Module]], weave: Weave, here: Callable[[nn.Module], bool] | None = None
     ) -> None:
-        self._weave = weave
+        self._weave, self._layers, self._here = weave, packs, here
         self._handles: list[Any] = []
         self._packs = len(packs)
         # Packs before whose backward there is a stop (the last one's is before its forward); by microbatch, those that
@@ -47,10 +47,13 @@ class Stops:
         self._stopped: dict[int, set[int]] = defaultdict(set)
         self._furthest: dict[int, int] = defaultdict(int)
         self._forward_over: set[int] = set()
-        last = len(packs) - 1
-        for k, layers in enumerate(packs):
+
+    def begin(self) -> None:
+        """From now on; its hooks come before those that are there."""
+        last = self._packs - 1
+        for k, layers in enumerate(self._layers):
             for layer in layers:  # a microbatch may leave out the first or the last
-                if here is not None and not here(layer):
+                if self._here is not None and not self._here(layer):
                     continue
                 self._stopping.add(k)
                 if k > 0:  # before hooks of others, which may set what a forward reads

@@ -46,6 +46,7 @@ class Turns:
         self._parts.append(self._stops)
         if self._here is None:
             self._parts.append(Between(self._model, packs, self._weave, self._stops))
+        self._stops.begin()  # a microbatch stops first, and then waits for those before it
         self._run_again(packs)
 
     def _run_again(self, packs: list[list[nn.Module]]) -> None:

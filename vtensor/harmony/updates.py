@@ -52,6 +52,7 @@ class Updates:
         self._options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         self._had_states = set(optimizer.state)
         self._microbatches, self._ordered = microbatches, ordered
+        self._had = {p for p in self._parameters if p.grad is not None}
         self._missing = {p: set(range(microbatches)) for p in self._parameters}
         self._complete: list[torch.Tensor] = []
         self._done: set[torch.Tensor] = set()
@@ -71,7 +72,8 @@ class Updates:
                 "the sum instead, and torch.utils.checkpoint be called with use_reentrant=False"
             )
         missing.discard(current)
-        before = self._microbatches - 1 - len(missing)  # of these two may come in any order
+        before = self._microbatches - 1 - len(missing) + (parameter in self._had)
+        # The first two of all may come in any order.
         if self._ordered and before > 1 and not missing.issuperset(range(current + 1, self._microbatches)):
             raise HarmonyError(
                 f"{self._names.get(parameter, 'a parameter')} got the gradient of microbatch {current} after that of a "

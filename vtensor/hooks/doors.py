@@ -106,6 +106,8 @@ def _keeping_ours_on_top(change: Callable[..., Any], core: ModuleType) -> Callab
         try:
             return change(*args, **kwargs)
         finally:  # else it would print a crash each time an absent vTensor is touched, or nobody would bring it
+            if change.__name__ == "enable":
+                core.note_pythons_handler()
             core.arm_fault_handler()
 
     return change_and_arm
@@ -175,6 +177,8 @@ def open_doors(core: ModuleType, device: str) -> None:
     if (table := vars(torch.Tensor).get(_TABLE)) is not None:
         replace(torch.Tensor, _TABLE, core.telling_table(table))
     _watch_backwards(core)
+    if faulthandler.is_enabled():
+        core.note_pythons_handler()
     for name in ("enable", "disable"):
         replace(faulthandler, name, _keeping_ours_on_top(getattr(faulthandler, name), core))
 
