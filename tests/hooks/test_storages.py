@@ -7,7 +7,6 @@ import ctypes
 import gc
 import io
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -345,85 +344,3 @@ def test_what_is_resized_on_a_gpu_is_there() -> None:
     done = subprocess.run([sys.executable, "-c", ON_A_GPU], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "all is well" in done.stdout
-
-
-CRASH = """
-import ctypes, faulthandler
-import vtensor
-
-def begins():
-    vtensor.enable("4MiB", device="cpu", chunk=4096, min_size=1)
-
-come, go, ends = faulthandler.enable, faulthandler.disable, vtensor.disable
-for happens in ({order}):
-    happens()
-{crash}
-"""
-AT_ONCE = "ctypes.string_at(8)"
-AT_THE_END = "ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(8), None, None)  # when Python has ended already"
-
-
-@pytest.mark.parametrize(
-    ("order", "crash"),
-    [
-        ("come, begins, come, go", AT_ONCE),
-        ("begins, come, go", AT_ONCE),
-        ("begins, come, come, go", AT_ONCE),
-        ("begins, ends, come, begins, go", AT_ONCE),
-        ("begins, come, ends, go", AT_ONCE),
-        ("come, begins, go, come, ends, go", AT_ONCE),
-        ("come, begins, ends, go, begins, come, go", AT_ONCE),
-        ("begins, come", AT_THE_END),
-        ("begins, come, ends", AT_THE_END),
-    ],
-)
-def test_a_crash_is_one_whoever_came_and_went(order: str, crash: str) -> None:
-    """It is passed on to who was there before, not to who has left for ever."""
-    command = [sys.executable, "-c", CRASH.format(order=order, crash=crash)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == -signal.SIGSEGV
-
-
-SERVES = """
-#include <signal.h>
-#include <sys/mman.h>
-static char* page;
-static long served;
-static void serve(int number, siginfo_t* info, void* context) {
-  ++served;
-  mprotect(page, 4096, PROT_READ | PROT_WRITE);
-}
-void begin(void) {
-  struct sigaction action = {.sa_sigaction = serve, .sa_flags = SA_SIGINFO | SA_NODEFER};
-  page = mmap(0, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  sigaction(SIGSEGV, &action, 0);
-}
-long touch(long times) {
-  for (; times > 0; --times) {
-    *(volatile char*)page = 1;
-    mprotect(page, 4096, PROT_NONE);
-  }
-  return served;
-}
-"""
-PASSED_ON = """
-import ctypes, faulthandler, sys
-import vtensor
-from vtensor import native
-library = ctypes.CDLL(sys.argv[1])
-vtensor.enable("4MiB", device="cpu", chunk=4096, min_size=1)
-library.begin()
-native.load().arm_fault_handler()
-faulthandler.enable()
-faulthandler.disable()
-assert library.touch(30000) == 30000
-"""
-
-
-def test_a_program_that_serves_faults_of_its_own(tmp_path: Path) -> None:
-    """However many, of one instruction, and whoever came and went meanwhile."""
-    (tmp_path / "serves.c").write_text(SERVES)
-    library = str(tmp_path / "serves.so")
-    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", str(tmp_path / "serves.c"), "-o", library], check=True)
-    done = subprocess.run([sys.executable, "-c", PASSED_ON, library], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
