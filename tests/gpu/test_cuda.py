@@ -144,7 +144,11 @@ def test_saving_gives_no_address_away_on_a_gpu(tmp_path: Path) -> None:
     """torch.save asks for the address of each storage: what is saved would stay on the device for good."""
     given: list[int] = []
     core = SimpleNamespace(
-        export_address=given.append, ordered=lambda: False, kept=lambda: 0, telling_table=lambda table: table
+        export_address=given.append,
+        ordered=lambda: False,
+        kept=lambda: 0,
+        telling_table=lambda table: table,
+        note_pythons_handler=lambda: None,
     )
     tensor = torch.ones(1000)
     try:
