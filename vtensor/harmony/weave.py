@@ -70,10 +70,9 @@ class Weave:
         task: _Task | None = getattr(self._mine, "task", None)
         return None if task is None else task.index
 
-    def rank(self, index: int | None = None) -> int:
-        """Of a task; of the calling one, if none is named."""
-        task: _Task = self._mine.task if index is None else self._tasks[index]
-        return task.rank
+    def rank(self, index: int) -> int:
+        """Of a task."""
+        return self._tasks[index].rank
 
     def run(
         self, function: Callable[[int], None], count: int, last: Callable[[], int], between: Callable[[int], None]

@@ -45,19 +45,14 @@ def _mapped(addresses: Iterable[int], core: ModuleType, *, made: bool = False) -
         given.end()
 
 
-def _mapping(call: Callable[..., Any], addresses: Callable[..., Iterable[int]], core: ModuleType) -> Callable[..., Any]:
+def _mapping(
+    call: Callable[..., Any], addresses: Callable[..., Iterable[int]], core: ModuleType, *, made: bool = False
+) -> Callable[..., Any]:
+    """With what it is given mapped, and what it makes if that is `made` past torch's operations."""
+
     @functools.wraps(call)
     def calls(*args: Any, **kwargs: Any) -> Any:
-        with _mapped(addresses(*args, *kwargs.values()), core):
-            return call(*args, **kwargs)
-
-    return calls
-
-
-def _mapping_what_it_makes(call: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
-    @functools.wraps(call)
-    def calls(*args: Any, **kwargs: Any) -> Any:
-        with _mapped((), core, made=True):
+        with _mapped(addresses(*args, *kwargs.values()), core, made=made):
             return call(*args, **kwargs)
 
     return calls
@@ -114,6 +109,6 @@ def watch_storages(core: ModuleType, device: str) -> None:
     for owner, name in _AT_ITS_ADDRESS:
         replace(owner, name, _mapping(getattr(owner, name), _of_storages, core))
     for owner, name in _INTO_WHAT_IT_MAKES:
-        replace(owner, name, _mapping_what_it_makes(getattr(owner, name), core))
+        replace(owner, name, _mapping(getattr(owner, name), _of_storages, core, made=True))
     when_imported(_SAFETENSORS, lambda module: _watch_safetensors(module, core))
     replace(torch.UntypedStorage, "clone", _allocated_as_tensors(torch.UntypedStorage.clone))
