@@ -217,8 +217,8 @@ bool ImmediateMoves::wait_for_room(Lock& lock, const Status& why) {
 void ImmediateMoves::give_away(Lock& lock, Range& range, const std::function<void()>&) {
   for (std::uint32_t i = 0; i < range.chunks; ++i) {
     VTensor& part = range.parts[i];
-    if (part.clean()) slots_.make_dirty(range, i);
     if (part.state == State::leaving) stay(range, i);
+    if (part.clean()) slots_.make_dirty(range, i);  // also what stayed when it had been copied
   }
   range.exported = true;
   for (std::uint32_t i = 0; i < range.chunks; ++i) {

@@ -212,11 +212,15 @@ void Uses::give_away(Lock& lock, Range& range, Export how) {
 }
 
 void Uses::end_call(Range& range) {
-  if (range.exported_for == 0 || --range.exported_for > 0 || range.given_away || ground_.detached) return;
-  range.exported = false;
+  if (range.exported_for == 0 || --range.exported_for > 0) return;
+  range.exported = range.given_away || ground_.detached;
+  const bool stays = range.exported || range.pinned();
   for (std::uint32_t i = 0; i < range.chunks; ++i) {
     const VTensor& part = range.parts[i];
-    if (part.state == State::borrowed && !range.pinned()) ground_.counters.failures += !slots_.withdraw(range, i).ok();
+    if (part.state != State::borrowed || (stays && slots_.store().writable(part.slot))) continue;
+    Status status = slots_.withdraw(range, i);
+    if (status.ok() && stays) status = slots_.borrow(range, i);  // elsewhere: a fork froze where it was, and waited for the call
+    ground_.counters.failures += !status.ok();
   }
 }
 

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "process/registry.h"
 
@@ -54,29 +55,42 @@ bool is_pythons(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler != SIG_DFL && action.sa_handler == g_pythons.load();
 }
 
-// The newest serves it, and returns; any number of times.
+// By kill() or raise(): nobody touched anything.
+bool is_sent(const siginfo_t* info) { return info->si_code <= 0; }
+
+// Whom a thread passes something on to. He may never come back (siglongjmp): then our frames are no longer below `frame`.
+struct Passing {
+  int to;
+  std::uintptr_t frame;
+  const void* context;
+};
+
+// The newest serves it, and returns; any number of times. He may also pass on to who was there when he came, which is us, with
+// the same context; or, as Python's faulthandler does, print and raise the signal again. Both are for who came before him.
 void pass_on(int signal, siginfo_t* info, void* context) {
-  static thread_local bool passing = false;
-  int newest = g_count.load() - 1;
+  static thread_local Passing passing = {};
+  const auto frame = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
+  const bool passed_back = frame < passing.frame && (context == passing.context || is_sent(info));
+  int newest = (passed_back ? passing.to : g_count.load()) - 1;
   while (newest >= 0 && g_pythons_is_dead.load() && is_pythons(g_before[static_cast<std::size_t>(newest)])) --newest;
   const struct sigaction nobody = {};
   const struct sigaction& previous = newest < 0 ? nobody : g_before[static_cast<std::size_t>(newest)];
   const bool detailed = (previous.sa_flags & SA_SIGINFO) != 0;
   const bool anybody = detailed ? previous.sa_sigaction != nullptr
                                 : previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN;
-  // Python's faulthandler prints and raises the signal again, with us installed: raised by whom it was passed on to, it ends
-  // the program.
-  if (passing || !anybody) {
+  if (!anybody) {
+    if (is_sent(info) && previous.sa_handler == SIG_IGN) return;
     std::signal(signal, SIG_DFL);  // returning repeats the access, and the program ends as it would without us
+    if (is_sent(info)) raise(signal);
     return;
   }
-  passing = true;
+  const Passing outer = std::exchange(passing, {newest, frame, context});
   if (detailed) {
     previous.sa_sigaction(signal, info, context);
   } else {
     previous.sa_handler(signal);
   }
-  passing = false;
+  passing = outer;
   if (is_pythons(previous) && t_in_vain.many(context)) g_pythons_is_dead = true;
 }
 
@@ -84,7 +98,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
 // safe because code that holds it never touches tensor addresses.
 void on_signal(int signal, siginfo_t* info, void* context) {
   const int saved = errno;
-  Engine* engine = engine_of(info->si_addr);
+  Engine* engine = is_sent(info) ? nullptr : engine_of(info->si_addr);
   FaultOutcome outcome = FaultOutcome::foreign;
   if (engine != nullptr) outcome = engine->on_fault(reinterpret_cast<Address>(info->si_addr));
   if (outcome == FaultOutcome::served) t_in_vain.times = 0;

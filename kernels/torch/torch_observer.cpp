@@ -161,8 +161,9 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   if (!observe) return nullptr;
   if (traits.draws) Draws::begin();
   const bool unseen = traits.named && streams != nullptr && !function.inputs().empty();
-  const bool sees = engine->remake().on() && thread.remaking == 0 && thread.seen_call.frame == kNone;
-  if (may_be_others(thread.seen_call.others)) look_within(thread, function, traits);
+  const bool within = thread.seen_call.frame != kNone;
+  const bool sees = engine->remake().on() && thread.remaking == 0 && !within;
+  if (within && (traits.again == Again::custom || may_be_others(thread.seen_call.others))) look_within(thread, function, traits);
   if (traits.skip_arguments && !unseen) {
     if (sees && traits.named && !function.inputs().empty()) {
       call_begins(thread, *engine, function, traits);

@@ -28,18 +28,22 @@ namespace {
 std::atomic<Seeing> g_seeing{Seeing::nothing};
 std::atomic<bool> g_verify{false};
 std::mutex g_mutex;
-std::mutex g_beginning;  // of seeing, and its end
+std::mutex g_beginning;  // of seeing, and its end. Nobody waits for Python's lock who has it: a fork waits for it, and has that
 std::map<std::string, Verified>* g_verified = new std::map<std::string, Verified>;  // never destroyed: threads outlive statics
 
 // A fork copies one thread: what is dropped could not be made again in the child.
 thread_local Engine* t_forks = nullptr;
 void before_fork() {
+  g_beginning.lock();
   Engine* const engine = current_engine();
   t_forks = engine != nullptr && engine->remake().on() ? engine : nullptr;
   if (t_forks != nullptr) t_forks->remake().suspend(false);
+  g_mutex.lock();  // not before: what is being made may note what it found
 }
 void after_fork() {
+  g_mutex.unlock();
   if (t_forks != nullptr) t_forks->remake().resume();
+  g_beginning.unlock();
 }
 
 bool casts(at::DeviceType device, c10::DispatchKey key) {
@@ -97,15 +101,19 @@ void see(Engine& engine, Seeing what, bool verify) {
 }
 
 void stop_seeing(Engine& engine) {
-  const std::lock_guard lock(g_beginning);
-  g_seeing.store(Seeing::nothing);
-  if (engine.remake().on()) engine.remake().suspend(true);
+  {
+    const std::lock_guard lock(g_beginning);
+    g_seeing.store(Seeing::nothing);
+    if (engine.remake().on()) engine.remake().suspend(true);
+  }
   free_what_is_left();
 }
 
 KernelsChange::KernelsChange(Engine* engine) : engine_(engine) {
-  const std::lock_guard lock(g_beginning);
-  if (engine_ != nullptr) engine_->remake().suspend(true);
+  if (engine_ != nullptr) {
+    const std::lock_guard lock(g_beginning);
+    engine_->remake().suspend(true);
+  }
   free_what_is_left();
 }
 
@@ -171,8 +179,8 @@ bool close_eyes() noexcept {
 }
 
 void open_eyes() noexcept {
-  auto& frame = this_thread().seen_call.frame;
-  if (frame == kClosed) frame = kNone;
+  Seen& seen = this_thread().seen_call;
+  if (seen.frame == kClosed) seen = {};
 }
 
 namespace {
@@ -188,6 +196,7 @@ bool may_call_others(const at::RecordFunction& function, std::size_t fresh) {
 
 void look_within(Thread& thread, const at::RecordFunction& function, const Traits& traits) {
   Others& others = thread.seen_call.others;
+  if (traits.again == Again::custom && !traits.named) others = Others::ran;  // it may do anything, and wait for Python's lock
   // The operation's own kernels are below autograd; what begins above it is somebody else's.
   const bool above = !c10::impl::tls_local_dispatch_key_set().excluded_.has_any(c10::autograd_dispatch_keyset);
   if ((others == Others::may_run && above) || only_casts(function, traits)) others = Others::ran;

@@ -37,7 +37,7 @@ class KernelsChange {
 
 // An operation begins, and ends, on a thread that sees; only the outermost that torch itself cannot look into matters.
 void call_begins(Thread& thread, Engine& engine, const at::RecordFunction& function, const Traits& traits);
-// Another begins within it. Pre: others may run in the one that is seen, or be cast.
+// Another begins within it. Pre: it is one that is not torch's own; or others may run in the one that is seen, or be cast.
 void look_within(Thread& thread, const at::RecordFunction& function, const Traits& traits);
 void call_ends(Thread& thread, std::size_t frame);
 

@@ -46,11 +46,33 @@ def test_a_crash_is_one_whoever_came_and_went(order: str, crash: str) -> None:
     assert done.returncode == -signal.SIGSEGV
 
 
+SENT = """
+import faulthandler, os, signal, sys
+import vtensor
+vtensor.enable("4MiB", device="cpu", chunk=4096, min_size=1)
+if "faulthandler" in sys.argv:
+    faulthandler.enable()
+os.kill(os.getpid(), signal.SIGSEGV)
+print("it goes on")
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["faulthandler"]])
+def test_a_signal_that_is_sent_ends_the_program(arguments: list[str]) -> None:
+    """Nobody touched anything, so nothing is repeated."""
+    command = [sys.executable, "-c", SENT, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGSEGV and done.stdout == ""
+
+
 SERVES = """
+#include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
 static char* page;
 static long served;
+static struct sigaction before;
+static sigjmp_buf out;
 static void serve(int number, siginfo_t* info, void* context) {
   ++served;
   mprotect(page, 4096, PROT_READ | PROT_WRITE);
@@ -67,6 +89,21 @@ long touch(long times) {
   }
   return served;
 }
+static void pass(int number, siginfo_t* info, void* context) { before.sa_sigaction(number, info, context); }
+void begin_passing(void) {
+  struct sigaction action = {.sa_sigaction = pass, .sa_flags = SA_SIGINFO};
+  sigaction(SIGSEGV, &action, &before);
+}
+static void leave(int number) { siglongjmp(out, 1); }
+void begin_leaving(void) {
+  struct sigaction action = {.sa_handler = leave};
+  sigaction(SIGSEGV, &action, 0);
+}
+int is_readable(char* at) {
+  if (sigsetjmp(out, 1)) return 0;
+  (void)*(volatile char*)at;
+  return 1;
+}
 """
 PASSED_ON = """
 import ctypes, faulthandler, sys
@@ -82,10 +119,34 @@ assert library.touch(30000) == 30000
 """
 
 
-def test_a_program_that_serves_faults_of_its_own(tmp_path: Path) -> None:
-    """However many, of one instruction, and whoever came and went meanwhile."""
+PASSED_BACK = """
+import ctypes, sys
+import torch, vtensor
+from vtensor import native
+library = ctypes.CDLL(sys.argv[1])
+library.begin()
+vtensor.enable("256KiB", device="cpu", chunk=4096, min_size=1)
+tensors = [torch.full((4096,), float(i)) for i in range(64)]
+library.begin_passing()  # to us, who came upon the first
+native.load().arm_fault_handler()
+assert library.touch(3) == 3
+assert sum(float(tensor[0]) for tensor in tensors) == 2016
+"""
+LEAVES = """
+import ctypes, sys
+import vtensor
+library = ctypes.CDLL(sys.argv[1])
+library.begin_leaving()
+vtensor.enable("4MiB", device="cpu", chunk=4096, min_size=1)
+assert [library.is_readable(ctypes.c_void_p(8)) for _ in range(3)] == [0, 0, 0]
+"""
+
+
+@pytest.mark.parametrize("program", [PASSED_ON, PASSED_BACK, LEAVES], ids=["on", "back to us", "never to come back"])
+def test_a_program_that_serves_faults_of_its_own(program: str, tmp_path: Path) -> None:
+    """However many, of one instruction, whoever came and went meanwhile, and whatever its handler does with them."""
     (tmp_path / "serves.c").write_text(SERVES)
     library = str(tmp_path / "serves.so")
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", str(tmp_path / "serves.c"), "-o", library], check=True)
-    done = subprocess.run([sys.executable, "-c", PASSED_ON, library], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", program, library], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

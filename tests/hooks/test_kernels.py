@@ -111,6 +111,54 @@ def test_what_is_made_while_kernels_change(and_then: str) -> None:
     dropped(y)  # what is seen from now on may be
 
 
+def test_what_runs_such_a_kernel_within_is_not_made_again() -> None:
+    """The thread that makes would wait for Python's lock, and whoever has that may wait for what is made."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("div_.Tensor", lambda x, by: x.mul_(1 / float(by)).add_(1), "CPU")
+    try:
+        x = torch.ones(64, 4096)
+        y, z = torch.mean(x, 0), torch.sum(x, 0)
+        native.load().parts.drop_all()
+        assert vtensor.residency(y).dropped == 0 < vtensor.residency(z).dropped
+        assert y.tolist() == [2.0] * 4096
+    finally:
+        library._destroy()
+
+
+FORKS = """
+import os, signal, threading, torch, vtensor
+from vtensor import native
+torch.set_num_threads(1)
+vtensor.enable("8MiB", device="cpu", chunk=4096, min_size=1, policy="lru")
+core = native.load()
+core.observe()
+core.see("all")
+x, over = torch.randn(4096), False
+
+def changes():
+    while not over:
+        core.KernelsChange().end()
+        kept = [torch.relu(x) for _ in range(8)]
+        core.parts.drop_all()
+
+other = threading.Thread(target=changes)
+other.start()
+for _ in range(300):
+    if (child := os.fork()) == 0:
+        signal.alarm(20)
+        core.KernelsChange().end()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+over = True
+other.join()
+"""
+
+
+def test_a_fork_while_kernels_change() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+
 SOURCE = """
 #include <torch/library.h>
 #include <ATen/ops/clamp_min.h>

@@ -228,6 +228,20 @@ TEST(an_address_that_was_given_away_is_readable_and_never_clean) {
   });
 }
 
+TEST(what_was_copied_when_its_address_was_given_away_is_not_clean) {
+  for_each(kKinds, [](Rooms& r) {
+    Range& range = r.tensor(1, 'a');
+    bool pinned = true;
+    CHECK(r.eviction.leave(range, 0, &pinned).ok() && !pinned);
+    if (const auto ticket = r.copies.oldest(Lane::out)) r.copies.wait(*ticket);
+    r.uses.give_away(r.lock, range);
+    CHECK(range.exported && range.clean == 0 && r.holds(range, 'a'));
+    r.finish();
+    r.fill(range, 'b');
+    CHECK(r.holds(range, 'b'));
+  });
+}
+
 TEST(what_calls_are_given_stays_until_the_last_of_them_ends) {
   for_each(kKinds, [](Rooms& r) {
     Range& range = r.tensor(2, 'a');

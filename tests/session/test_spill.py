@@ -122,6 +122,41 @@ def test_a_fork_while_it_saves(how: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+WRITES_WHEN_IT_IS_SAVED = """
+import os, sys, threading, torch, vtensor
+vtensor.enable(16 * 4096, chunk=4096, min_size=1, spill_dir=sys.argv[1])
+torch.set_num_threads(1)
+tensor = torch.full((1 << 21,), 3.0)
+array = tensor.numpy()
+(read, write), (wait, go) = os.pipe(), os.pipe()
+
+def save():
+    with os.fdopen(write, "wb", buffering=0) as file:
+        torch.save(tensor, file)
+
+saver = threading.Thread(target=save)
+saver.start()
+os.read(read, 1)  # the rest is larger than the pipe
+if (child := os.fork()) == 0:
+    os.read(wait, 1)
+    os._exit(int(tensor.sum() != 3 << 21))
+while os.read(read, 1 << 20) and saver.is_alive():
+    pass
+saver.join()
+tensor.add_(1)
+os.write(go, b"!")
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert tensor.sum() == 4 << 21
+"""
+
+
+def test_a_child_does_not_see_what_is_written_when_it_has_been_saved(tmp_path: Path) -> None:
+    """It stayed where it was over the fork, in the file that both have."""
+    command = [sys.executable, "-c", WRITES_WHEN_IT_IS_SAVED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 LIMITED = """
 import resource, sys, torch, vtensor
 vtensor.enable(16 * 4096, chunk=4096, min_size=1, spill_dir=sys.argv[1])
