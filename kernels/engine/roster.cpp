@@ -10,7 +10,7 @@ std::uint32_t Roster::begin(Range& range, Bytes bytes) {
   range.bytes = bytes;
   range.life = Life::live;
   range.exported = range.given_away = range.fixed = range.orphaned = false;
-  range.exported_for = 0;
+  range.exported_for = range.touches = 0;
   range.serial = ++serials_;
   range.tag = {};
   range.part_use.clear();

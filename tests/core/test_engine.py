@@ -216,3 +216,17 @@ class FaultyEngineMachine(EngineMachine):
 TestEngine = EngineMachine.TestCase
 TestFaultyEngine = FaultyEngineMachine.TestCase
 TestEngine.settings = TestFaultyEngine.settings = settings(settings.default, stateful_step_count=50)
+
+
+def test_what_is_touched_in_a_circle_is_used_where_it_is() -> None:
+    """An operation that nobody observes may read more than there is room for, each part of which threw out the next."""
+    engine = module.parts.TestEngine(8, PAGE, 100, "", "lru", "chunk")
+    addresses = [engine.allocate(6 * PAGE) for _ in range(3)]
+    for nth, address in enumerate(addresses):
+        engine.write(address, bytes([nth]) * 6 * PAGE)
+    for _ in range(50):
+        for nth, address in enumerate(addresses):
+            assert engine.read(address, 6 * PAGE) == bytes([nth]) * 6 * PAGE
+    assert 0 < engine.snapshot()["faults"] <= 3 * 18
+    for address in addresses:
+        engine.free(address)

@@ -110,6 +110,17 @@ def check_verified(samples: int, *, every_way: bool) -> None:
     assert drawn & never.keys() == {"aten::rand"}
 
 
+def test_verifying_begins_with_the_first_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That which first needs the budget is made of others, of which each was taken for all that is done."""
+    monkeypatch.setenv("VTENSOR_VERIFY", "replay")
+    arguments = torch.randn(128), torch.randn(64, 16), torch.randn(16, 128)
+    before = {name: different for name, _, different, _, _ in native.load().verified()}
+    with vtensor.enabled(10 * CHUNK, **SETTINGS):
+        torch.addmm(*arguments).mul_(2)
+    verified = {name: (alike, different) for name, alike, different, _, _ in native.load().verified()}
+    assert verified["aten::mul_"][0] > 0 and verified["aten::mul_"][1] == before.get("aten::mul_", 0)
+
+
 @pytest.mark.parametrize("change", ["t_", "unsqueeze_", "squeeze_", "transpose_", "detach_", "detach"])
 def test_what_is_only_seen_otherwise_is_still_what_was_made(change: str) -> None:
     """``unsqueeze_`` and the like write nothing: what is known of their argument holds afterwards."""

@@ -26,9 +26,9 @@ def start(core: ModuleType, config: Config) -> None:
             **config.for_core,
             spill_dir=config.spill_dir,
             link=config.link,
-            # The operation that first exceeds the budget is not seen otherwise, and could not be refused; what was
-            # never seen could not be made again.
-            observe_always=config.oversize == "raise" or config.leaving != "copy",
+            # Else what first exceeds the budget is not observed, and could not be refused; what it is made of would be
+            # taken for all that it does, and made again.
+            observe_always=config.oversize == "raise" or config.sees_all,
         )
     except core.InvalidUse as error:
         raise ConfigError(str(error)) from None
