@@ -9,6 +9,7 @@
 #include "python/module.h"
 #include "torch/torch_remaker.h"
 #include "torch/torch_seen.h"
+#include "torch/torch_verify.h"
 
 namespace py = pybind11;
 

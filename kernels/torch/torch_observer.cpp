@@ -19,6 +19,7 @@
 #include "iteration/recording.h"
 #include "torch/torch_seen.h"
 #include "torch/torch_traits.h"
+#include "torch/torch_verify.h"
 
 namespace vt {
 

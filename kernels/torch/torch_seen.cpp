@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <map>
 #include <mutex>
 #include <utility>
 
@@ -20,6 +19,7 @@
 #include "torch/torch_calls.h"
 #include "torch/torch_free_later.h"
 #include "torch/torch_remaker.h"
+#include "torch/torch_verify.h"
 
 namespace vt {
 
@@ -27,9 +27,7 @@ namespace {
 
 std::atomic<Seeing> g_seeing{Seeing::nothing};
 std::atomic<bool> g_verify{false};
-std::mutex g_mutex;
 std::mutex g_beginning;  // of seeing, and its end. Nobody waits for Python's lock who has it: a fork waits for it, and has that
-std::map<std::string, Verified>* g_verified = new std::map<std::string, Verified>;  // never destroyed: threads outlive statics
 
 // A fork copies one thread: what is dropped could not be made again in the child.
 thread_local Engine* t_forks = nullptr;
@@ -38,10 +36,10 @@ void before_fork() {
   Engine* const engine = current_engine();
   t_forks = engine != nullptr && engine->remake().on() ? engine : nullptr;
   if (t_forks != nullptr) t_forks->remake().suspend(false);
-  g_mutex.lock();  // not before: what is being made may note what it found
+  verified_mutex().lock();  // not before: what is being made may note what it found
 }
 void after_fork() {
-  g_mutex.unlock();
+  verified_mutex().unlock();
   if (t_forks != nullptr) t_forks->remake().resume();
   g_beginning.unlock();
 }
@@ -130,41 +128,6 @@ void KernelsChange::end() {
   now->remake().use(make_remaker(*now), g_verify.load());
 }
 
-// --- verifying ------------------------------------------------------------------------------------------------
-
-std::vector<Verified> verified() {
-  const std::lock_guard lock(g_mutex);
-  std::vector<Verified> found;
-  for (const auto& [name, one] : *g_verified) found.push_back(one);
-  return found;
-}
-
-namespace {
-
-void note(const std::string& name, const std::optional<bool>& same, const char* why_not) {
-  const std::lock_guard lock(g_mutex);
-  Verified& one = (*g_verified)[name];
-  one.name = name;
-  if (same) {
-    ++(*same ? one.same : one.different);
-  } else {
-    ++one.not_seen;
-    one.why_not = why_not;
-  }
-}
-
-void compare(Engine& engine, Range& range, const std::string& name) {
-  if (const auto same = made_alike(engine, range)) note(name, same, "");
-}
-
-}  // namespace
-
-void verify_due(Engine& engine) {
-  for (const PlannedMove& due : engine.remake().take_doubted()) {
-    if (due.alive()) compare(engine, *due.range, "(when it would have been dropped)");
-  }
-}
-
 // --- calls ----------------------------------------------------------------------------------------------------
 
 namespace {
@@ -225,7 +188,7 @@ void note_call(Thread& thread, Engine& engine, const at::RecordFunction& functio
   const bool adds_anyhow = traits.adds_anyhow && engine.streams() != nullptr && !at::globalContext().deterministicAlgorithms();
   const Again again = adds_anyhow ? Again::unrepeatable : traits.again;
   if (again != Again::yes || at::in_parallel_region() || !Conditions::floats_are_usual()) {
-    if (verify) note(traits.name, std::nullopt, why_not(again));
+    if (verify) note_verified(traits.name, std::nullopt, why_not(again));
     return;
   }
   seen.fresh = traits.fresh_lists ? ~std::size_t{0} : traits.fresh;
@@ -245,7 +208,7 @@ void note_call(Thread& thread, Engine& engine, const at::RecordFunction& functio
   Range* written = nullptr;
   auto call = TorchCall::keep(function, traits, engine, &sources, &written);
   if (call == nullptr) {
-    if (verify) note(traits.name, std::nullopt, "an argument is no plain tensor or number, or not managed and large");
+    if (verify) note_verified(traits.name, std::nullopt, "an argument is no plain tensor or number, or not managed and large");
     return;
   }
   seen.written = written;
@@ -301,7 +264,7 @@ void call_ends(Thread& thread, std::size_t frame) {
   const std::string name = call.name();
   engine.remake().end(std::move(seen.step), results);
   if (!g_verify.load(std::memory_order_relaxed)) return;
-  for (Range* range : results) compare(engine, *range, name);
+  for (Range* range : results) verify(engine, *range, name);
 }
 
 }  // namespace vt

@@ -1,13 +1,11 @@
 // Seeing operations that can be run again.
 //
 // Covers: from when on, and which; what of an operation is kept when it begins, and when it ends.
-// Leaves: which operators there are (torch_traits.h), keeping arguments (torch_calls.h), running (torch_remaker.h).
+// Leaves: which operators there are (torch_traits.h), keeping arguments (torch_calls.h), running (torch_remaker.h), comparing
+// (torch_verify.h).
 #pragma once
 
 #include <ATen/record_function.h>
-
-#include <string>
-#include <vector>
 
 #include "iteration/thread_state.h"
 #include "torch/torch_traits.h"
@@ -45,16 +43,5 @@ void call_ends(Thread& thread, std::size_t frame);
 // with arguments. True if that is new, and to be ended by open_eyes().
 bool close_eyes() noexcept;
 void open_eyes() noexcept;
-
-// What verifying found out about an operator.
-struct Verified {
-  std::string name;
-  std::uint64_t same = 0, different = 0;
-  std::uint64_t not_seen = 0;
-  std::string why_not;
-};
-std::vector<Verified> verified();
-// What would have been dropped is compared. Between two operations.
-void verify_due(Engine& engine);
 
 }  // namespace vt

@@ -55,7 +55,27 @@ def save_as_safetensors(tensor: torch.Tensor, path: Path) -> None:
     save_file({"x": tensor}, path)
 
 
+class Scaled(torch.nn.Module):
+    """Holds it as neither parameter nor buffer."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self.x = tensor
+        self.linear = torch.nn.Linear(128, 128)
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        return self.x * self.linear(y).sum()
+
+
+def save_as_script(tensor: torch.Tensor, path: Path) -> None:
+    module = torch.jit.script(Scaled(tensor))
+    native.load().parts.evict_all()
+    module.save(str(path))
+
+
 def load(path: Path) -> Any:
+    if path.suffix == ".script":
+        return {"x": torch.jit.load(str(path)).x}
     if path.suffix == ".safetensors":
         return pytest.importorskip("safetensors.torch").load_file(path)
     return torch.load(path)
@@ -65,6 +85,7 @@ SAVERS: dict[str, Callable[[torch.Tensor, Path], None]] = {
     "saved.pt": save_as_zip,
     "saved.old": save_as_it_was,
     "saved.safetensors": save_as_safetensors,
+    "saved.script": save_as_script,
 }
 
 

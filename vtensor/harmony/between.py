@@ -21,8 +21,9 @@ import torch
 from torch import nn
 
 from ..errors import HarmonyError
+from .forwards import in_backward
 from .stateful import Stateful
-from .stops import Stops, in_backward
+from .stops import Stops
 from .weave import Weave
 
 __all__ = ["Between"]
@@ -34,7 +35,7 @@ class Between:
     def __init__(self, model: nn.Module, packs: Sequence[Sequence[nn.Module]], weave: Weave, stops: Stops) -> None:
         self._model, self._weave, self._stops = model, weave, stops
         self._stateful = Stateful(model, [layer for layers in packs for layer in layers])
-        self._newest: dict[nn.Module, int] = defaultdict(int)  # the last microbatch that ran it
+        self._newest: dict[nn.Module, int] = defaultdict(int)  # the last microbatch that ran it, or its kin
         self._calls: dict[tuple[int, nn.Module], int] = defaultdict(int)
         self._passed: dict[Any, set[int]] = defaultdict(set)  # by module and number of its call, or by parameter
         self._handles: list[Any] = []
@@ -84,7 +85,8 @@ class Between:
             self._passed[module, self._calls[current, module]].add(current)
 
     def _runs(self, module: nn.Module, current: int) -> None:
-        newest = self._newest[module] = max(current, self._newest[module])
+        kin = self._stateful.kin(module)
+        newest = self._newest[kin] = max(current, self._newest[kin])
         if newest > current and self._stateful.changed(module):
             names = {each: name for name, each in self._model.named_modules()}
             raise HarmonyError(

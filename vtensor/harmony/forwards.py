@@ -1,6 +1,6 @@
 """Other functions in the place of layers' ``forward``, until they are put back.
 
-Covers: the exchange; some libraries set an own ``forward``, too, which comes back then.
+Covers: the exchange; some libraries set an own ``forward``, too, which comes back then; whether one runs again.
 Leaves: what is put there (``again``, ``pipeline``).
 """
 
@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
-__all__ = ["Forwards"]
+__all__ = ["Forwards", "in_backward"]
+
+
+def in_backward() -> bool:
+    """Whether a forward runs again: the user's own checkpoints."""
+    return torch._C._current_graph_task_id() >= 0
 
 
 class Forwards:

@@ -20,16 +20,12 @@ import torch
 from torch import nn
 
 from ..errors import HarmonyError
+from .forwards import in_backward
 from .microbatches import tensors_of
 from .stateful import Stateful
 from .weave import Weave
 
-__all__ = ["Order", "Stops", "in_backward"]
-
-
-def in_backward() -> bool:
-    """Whether a forward runs again: the user's own checkpoints."""
-    return torch._C._current_graph_task_id() >= 0
+__all__ = ["Order", "Stops"]
 
 
 class Stops:
@@ -159,8 +155,9 @@ class Order:
         Not those that ran before something changed its buffers again: no other microbatch may come in between.
         """
         again = set[nn.Module]()
-        for module in self._stateful.all():
-            calls = [k for k, ran in enumerate(self._ran) if ran is module]
+        kin = [self._stateful.kin(ran) for ran in self._ran]
+        for module in dict.fromkeys(map(self._stateful.kin, self._stateful.all())):
+            calls = [k for k, ran in enumerate(kin) if ran is module]
             if len(calls) > 1 and self._stateful.changed(module):
                 again.update(self._ran[calls[0] : calls[-1] + 1])
         counts = Counter(self._count)

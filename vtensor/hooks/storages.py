@@ -1,8 +1,8 @@
 """What is done with a storage itself, past torch's operations: saved, loaded, copied, resized.
 
-Covers: on a CPU, files that are written and read by system calls at a storage's address (``torch.save``, safetensors),
-where it is mapped for the length of the call, and copies (``copy.deepcopy`` of a tensor), which torch allocates past
-its allocator; on a GPU, resizing, which copies past its dispatcher.
+Covers: on a CPU, files that are written and read by system calls at a storage's address (``torch.save``,
+``torch.jit.save``, safetensors), where it is mapped for the length of the call, and copies (``copy.deepcopy`` of a
+tensor), which torch allocates past its allocator; on a GPU, resizing, which copies past its dispatcher.
 Leaves: addresses that are given away for good (``doors``).
 """
 
@@ -30,14 +30,22 @@ _AT_ITS_ADDRESS: list[tuple[Any, str]] = [
 _INTO_WHAT_IT_MAKES: list[tuple[Any, str]] = [
     (torch._C.PyTorchFileReader, name) for name in ("__init__", "get_record", "get_storage_from_record")
 ]
+_AT_ADDRESSES_OF_ITS_OWN: list[tuple[Any, str]] = [
+    (torch._C.ScriptModule, "save"),
+    (torch._C.ScriptModule, "_save_for_mobile"),
+    (torch._C.ScriptFunction, "save"),
+]
 _SAFETENSORS = "safetensors.torch"
 
 
 @contextlib.contextmanager
-def _mapped(addresses: Iterable[int], core: ModuleType, *, made: bool = False) -> Iterator[None]:
+def _mapped(addresses: Iterable[int] | None, core: ModuleType, *, made: bool = False) -> Iterator[None]:
     given = core.Given()
     try:
-        given.add([address for address in addresses if address])
+        if addresses is None:  # of whatever it may be
+            given.add_all()
+        else:
+            given.add([address for address in addresses if address])
         if made:
             given.add_what_is_made()
         yield
@@ -46,7 +54,7 @@ def _mapped(addresses: Iterable[int], core: ModuleType, *, made: bool = False) -
 
 
 def _mapping(
-    call: Callable[..., Any], addresses: Callable[..., Iterable[int]], core: ModuleType, *, made: bool = False
+    call: Callable[..., Any], addresses: Callable[..., Iterable[int] | None], core: ModuleType, *, made: bool = False
 ) -> Callable[..., Any]:
     """With what it is given mapped, and what it makes if that is `made` past torch's operations."""
 
@@ -60,6 +68,10 @@ def _mapping(
 
 def _of_storages(*args: Any) -> list[int]:
     return [raw_address(value) for value in args if isinstance(value, torch.UntypedStorage)]
+
+
+def _of_all(*_: Any) -> None:
+    """Weights and constants of a scripted module, which only it knows."""
 
 
 def _of_specs(*args: Any) -> list[int]:
@@ -110,5 +122,7 @@ def watch_storages(core: ModuleType, device: str) -> None:
         replace(owner, name, _mapping(getattr(owner, name), _of_storages, core))
     for owner, name in _INTO_WHAT_IT_MAKES:
         replace(owner, name, _mapping(getattr(owner, name), _of_storages, core, made=True))
+    for owner, name in _AT_ADDRESSES_OF_ITS_OWN:
+        replace(owner, name, _mapping(getattr(owner, name), _of_all, core))
     when_imported(_SAFETENSORS, lambda module: _watch_safetensors(module, core))
     replace(torch.UntypedStorage, "clone", _allocated_as_tensors(torch.UntypedStorage.clone))
