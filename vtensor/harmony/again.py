@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import HarmonyError
 from .forwards import Forwards, in_backward
-from .stateful import is_statistic, same_bits
+from .stateful import Stateful
 
 __all__ = ["Again", "Buffers"]
 
@@ -35,21 +35,21 @@ class Again:
 
 
 def _twice(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-    changes = False
+    stateful: Stateful | None = None
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        nonlocal changes
+        nonlocal stateful
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        if changes and in_backward():
+        if stateful is None:
+            stateful = Stateful(layer, [layer])
+        elif in_backward() and stateful.changed(layer):
             raise HarmonyError(
                 f"a {type(layer).__name__} changes its buffers, and the program's own checkpoints run it again, which "
                 "would end early, within recompute=True: leave one of the two out"
             )
         before = Buffers(layer)
-        result = checkpoint(forward, *args, use_reentrant=False, context_fn=lambda: (before.first(), before), **kwargs)
-        changes |= before.changed
-        return result
+        return checkpoint(forward, *args, use_reentrant=False, context_fn=lambda: (before.first(), before), **kwargs)
 
     return run
 
@@ -80,23 +80,20 @@ class Buffers:
             if isinstance(value, torch.Tensor)
         ]
         self._now: list[torch.Tensor | None] = []
-        self.changed = False
-        """Whether the first run changed any."""
 
     @contextlib.contextmanager
     def first(self) -> Iterator[None]:
         """Around the first run. Afterwards no copies are left of what is large, and which it did not change: masks."""
         yield
-        kept = []
-        for (place, name, before), (buffer, version) in zip(self._found, self._versions, strict=True):
-            changed = place.get(name) is not buffer or buffer._version != version
-            if is_statistic(before):  # kept anyhow
-                changed |= not same_bits(before, buffer)
-                kept.append((place, name, before))
-            elif changed:
-                kept.append((place, name, before))
-            self.changed |= changed
-        self._found, self._versions = kept, []
+        self._found = [
+            (place, name, before)
+            for (place, name, before), (buffer, version) in zip(self._found, self._versions, strict=True)
+            if before.is_floating_point()
+            or before.dim() == 0
+            or place.get(name) is not buffer
+            or buffer._version != version
+        ]
+        self._versions = []
 
     def __enter__(self) -> None:
         self._now = [place.get(name) for place, name, _ in (*self._found, *self._set)]

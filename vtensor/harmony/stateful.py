@@ -11,16 +11,16 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-__all__ = ["Stateful", "is_statistic", "same_bits"]
+__all__ = ["Stateful"]
 
 
-def is_statistic(buffer: torch.Tensor) -> bool:
+def _is_statistic(buffer: torch.Tensor) -> bool:
     """Whether it may be one, or a count: compared by what it holds, too, as versions miss writes past autograd."""
     kind = buffer.is_floating_point() or buffer.is_complex() or (buffer.dim() == 0 and not buffer.is_quantized)
     return kind and buffer.layout == torch.strided and not buffer.is_nested and buffer.device.type != "meta"
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether they hold the same; both are plain."""
     one, other = (tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other))
     return torch.equal(one, other)
@@ -32,12 +32,12 @@ class _Before:
     def __init__(self, buffer: torch.Tensor | None) -> None:
         self._buffer = buffer
         self._version = 0 if buffer is None else buffer._version
-        self._copy = buffer.detach().clone() if buffer is not None and is_statistic(buffer) else None
+        self._copy = buffer.detach().clone() if buffer is not None and _is_statistic(buffer) else None
 
     def is_still(self, now: torch.Tensor | None) -> bool:
         if now is not self._buffer or now is None:
             return now is self._buffer
-        return now._version == self._version and (self._copy is None or same_bits(self._copy, now))
+        return now._version == self._version and (self._copy is None or _same_bits(self._copy, now))
 
 
 class Stateful:
@@ -94,13 +94,14 @@ class Stateful:
 
 def _outside(model: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
     """Modules that are reached past layers."""
-    found = dict.fromkeys([model])
+    inside = set(layers)
+    found: set[nn.Module] = set()
     due = [model]
     while due:
-        for child in due.pop().children():
-            if child not in found and child not in layers:
-                found[child] = None
-                due.append(child)
+        module = due.pop()
+        if module not in found and module not in inside:
+            found.add(module)
+            due.extend(module.children())
     return [module for module in model.modules() if module in found]
 
 
