@@ -21,10 +21,11 @@ bool is_one_of(std::string_view name, const std::array<std::string_view, N>& nam
 }
 
 // Memory that nobody wrote, or as good as: made to be filled.
-constexpr std::array<std::string_view, 15> kUnspecified = {
-    "aten::empty",          "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
-    "aten::empty_permuted", "aten::zeros",      "aten::zeros_like",    "aten::new_zeros", "aten::ones",
-    "aten::ones_like",      "aten::new_ones",   "aten::full",          "aten::full_like", "aten::new_full"};
+constexpr std::array<std::string_view, 18> kUnspecified = {
+    "aten::empty",          "aten::empty_like",      "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
+    "aten::empty_permuted", "aten::empty_quantized", "aten::zeros",         "aten::zeros_like", "aten::new_zeros",
+    "aten::ones",           "aten::ones_like",       "aten::new_ones",      "aten::full",       "aten::full_like",
+    "aten::new_full",       "aten::_empty_affine_quantized", "aten::_empty_per_channel_affine_quantized"};
 // They give their argument other memory, or another length of it.
 constexpr std::array<std::string_view, 6> kReshapes = {"aten::resize_",   "aten::resize_as_",      "aten::set_",
                                                        "aten::set_data",  "aten::_resize_output_", "aten::resize"};

@@ -38,7 +38,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 
             def execute_and_tell(module: ModuleType) -> None:
                 execute(module)
-                if (act := _wishes.get(name)) is not None:
+                act = _wishes.get(name) if module.__name__ == name else None  # some loaders have many modules
+                if act is not None:
                     act(module)
 
             spec.loader.exec_module = execute_and_tell  # type: ignore[method-assign]
