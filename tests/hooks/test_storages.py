@@ -25,6 +25,7 @@ from vtensor.hooks.doors import address_of
 from vtensor.hooks.storages import _mapped
 
 PAGE = 4096
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 LARGE = 64 * PAGE  # more than Python and Rust gather before they ask the system to write
 
 
