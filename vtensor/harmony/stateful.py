@@ -6,7 +6,7 @@ Leaves: when they run (``stops``), in which order that must be (``between``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import torch
 from torch import nn
@@ -48,9 +48,10 @@ class Stateful:
     """
 
     def __init__(self, model: nn.Module, layers: Iterable[nn.Module]) -> None:
-        layers = list(layers)
+        layers = dict.fromkeys(layers)
         self.layers = [layer for layer in layers if any(module._buffers for module in layer.modules())]
-        self.others = [module for module in _outside(model, layers) if module._buffers and not _has_any(module, layers)]
+        outside = _outside(model, layers)
+        self.others = [each for each in outside if each._buffers and layers.keys().isdisjoint(each.modules())]
         """What lies outside of layers, each with its own buffers only."""
         self._parts = {other: [other] for other in self.others}
         self._parts |= {layer: list(layer.modules()) for layer in self.layers}
@@ -73,7 +74,8 @@ class Stateful:
 
     def changed(self, module: nn.Module) -> bool:
         """Whether its buffers have, by whoever ran it, since this was made; or those of its kin."""
-        return any(self._has_changed(each) for each in self._parts if self.kin(each) is self.kin(module))
+        kin = self.kin(module)
+        return any(self._has_changed(each) for each in self._parts if self.kin(each) is kin)
 
     def _has_changed(self, module: nn.Module) -> bool:
         now = self._buffers(module)
@@ -92,18 +94,15 @@ class Stateful:
         return {(part, name): buffer for part in self._parts[module] for name, buffer in part._buffers.items()}
 
 
-def _outside(model: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
+def _outside(model: nn.Module, layers: Container[nn.Module]) -> Iterable[nn.Module]:
     """Modules that are reached past layers."""
-    inside = set(layers)
-    found: set[nn.Module] = set()
-    due = [model]
-    while due:
-        module = due.pop()
-        if module not in found and module not in inside:
-            found.add(module)
-            due.extend(module.children())
-    return [module for module in model.modules() if module in found]
+    found: dict[nn.Module, None] = {}
 
+    def visit(module: nn.Module) -> None:
+        if module not in found and module not in layers:
+            found[module] = None
+            for child in module.children():
+                visit(child)
 
-def _has_any(module: nn.Module, layers: list[nn.Module]) -> bool:
-    return not set(layers).isdisjoint(module.modules())
+    visit(model)
+    return found
