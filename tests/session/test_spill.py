@@ -138,6 +138,8 @@ saver = threading.Thread(target=save)
 saver.start()
 os.read(read, 1)  # the rest is larger than the pipe
 if (child := os.fork()) == 0:
+    os.close(write)  # or the parent's reading has no end
+    os.close(go)
     os.read(wait, 1)
     os._exit(int(tensor.sum() != 3 << 21))
 while os.read(read, 1 << 20) and saver.is_alive():
