@@ -12,6 +12,8 @@ import pytest
 import lgm.command.cli
 import vtensor.command.cli
 
+from .warm import python
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
@@ -47,7 +49,7 @@ def test_whole_programs_run(tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     for page, block in whole:
         script.write_text(block)
-        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+        done = subprocess.run([python(), str(script)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, (page, done.stderr)
 
 

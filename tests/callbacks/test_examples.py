@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from ..warm import python
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.mark.parametrize("name", ["with_accelerate.py", "with_trainer.py"])
 def test_it_says_what_was_held(name: str) -> None:
-    command = [sys.executable, str(EXAMPLES / name), "64MiB"]
+    command = [python("transformers.models.gpt2.modeling_gpt2"), str(EXAMPLES / name), "64MiB"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = (

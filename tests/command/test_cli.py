@@ -15,6 +15,8 @@ import torch
 
 from vtensor.command import cli, doctor
 
+from ..warm import python
+
 TRACE = Path(__file__).resolve().parents[2] / "traces" / "gpt2.npz"
 SCRIPT = """
 import sys, pickle, torch
@@ -29,7 +31,7 @@ assert all((t == i).all() for i, t in enumerate(tensors))
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vtensor", *arguments]
+    command = [python(), "-m", "vtensor", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=cwd, check=False)
 
 
@@ -228,7 +230,7 @@ def test_a_script_may_close_where_it_and_we_print(script: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "t.npz").is_file()
     with open("/dev/full", "w") as full:  # noqa: PTH123 (no file of ours)
-        command = [sys.executable, "-m", "vtensor", "run", "--budget", "16MiB", "-m", "this"]
+        command = [python(), "-m", "vtensor", "run", "--budget", "16MiB", "-m", "this"]
         assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full, check=False).returncode == 0
 
 
@@ -323,13 +325,13 @@ def test_a_way_to_verify_that_there_is_not(script: Path, monkeypatch: pytest.Mon
 
 def test_turned_off_it_runs_as_if_vtensor_were_not_there(script: Path, tmp_path: Path) -> None:
     asked = ["--save-trace", str(tmp_path / "t.npz"), "--report", str(tmp_path / "r.html")]
-    command = [sys.executable, "-m", "vtensor", "run", "--budget", "16MiB", *asked, str(script)]
+    command = [python(), "-m", "vtensor", "run", "--budget", "16MiB", *asked, str(script)]
     environ = os.environ | {"VTENSOR_DISABLE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environ, check=False)
     assert done.returncode == 0, done.stderr
     assert "moved out" not in done.stderr
     assert re.search(r"t\.npz and .*r\.html will not be written while VTENSOR_DISABLE is set", done.stderr)
-    command = [sys.executable, "-m", "vtensor", "fit", str(script)]
+    command = [python(), "-m", "vtensor", "fit", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environ, check=False)
     assert done.returncode == 2 and "unset it" in done.stderr
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import vtensor
 from vtensor import native
 
 from ..identity import check_identity, same, seeded
+from ..warm import python
 
 PAGE = 4096
 ELEMENTS = 8 * PAGE // 4
@@ -95,7 +95,7 @@ assert all((t == i).all() for i, t in enumerate(tensors))
 assert native.load().validate() == ""
 print("went on")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([python(), "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "host store is full (File too large)" in done.stdout and "went on" in done.stdout
 
@@ -186,7 +186,7 @@ import torch, vtensor
 vtensor.enable(10 * 4096, chunk=4096, min_size=1)
 a = torch.ones(20 * 1024); a.add_(1); a.mul_(2)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([python(), "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr.count(" needs 80.00 KiB, more than the budget of 40.00 KiB") == 1
     assert "aten::" in done.stderr or "an operation" in done.stderr
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from ..warm import python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,10 +20,11 @@ def torchrun(script: str, folder: Path, processes: int, *arguments: str) -> subp
 
 def torchrun_file(path: Path, processes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a script."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    ours = python("transformers.models.gpt2.modeling_gpt2")
+    command = [ours, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return subprocess.run(
         [*command, str(path), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHON_EXEC": ours},
         capture_output=True,
         text=True,
         timeout=280,

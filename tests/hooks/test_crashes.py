@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from ..warm import python
 
 CRASH = """
 import ctypes, faulthandler
@@ -41,7 +42,7 @@ AT_THE_END = "ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(8), None, None)  # 
 )
 def test_a_crash_is_one_whoever_came_and_went(order: str, crash: str) -> None:
     """It is passed on to who was there before, not to who has left for ever."""
-    command = [sys.executable, "-c", CRASH.format(order=order, crash=crash)]
+    command = [python(), "-c", CRASH.format(order=order, crash=crash)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == -signal.SIGSEGV
 
@@ -60,7 +61,7 @@ print("it goes on")
 @pytest.mark.parametrize("arguments", [[], ["faulthandler"]])
 def test_a_signal_that_is_sent_ends_the_program(arguments: list[str]) -> None:
     """Nobody touched anything, so nothing is repeated."""
-    command = [sys.executable, "-c", SENT, *arguments]
+    command = [python(), "-c", SENT, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == -signal.SIGSEGV and done.stdout == ""
 
@@ -148,5 +149,5 @@ def test_a_program_that_serves_faults_of_its_own(program: str, tmp_path: Path) -
     (tmp_path / "serves.c").write_text(SERVES)
     library = str(tmp_path / "serves.so")
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", str(tmp_path / "serves.c"), "-o", library], check=True)
-    done = subprocess.run([sys.executable, "-c", program, library], capture_output=True, text=True, check=False)
+    done = subprocess.run([python(), "-c", program, library], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

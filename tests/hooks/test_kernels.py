@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from torch.utils.cpp_extension import include_paths, library_paths
 import vtensor
 from vtensor import native
 from vtensor.hooks.kernels import _changing
+
+from ..warm import python
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +156,7 @@ other.join()
 
 
 def test_a_fork_while_kernels_change() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run([python(), "-c", FORKS], capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
 
 
@@ -201,5 +202,5 @@ def test_a_library_that_is_loaded(tmp_path: Path) -> None:
         "-ltorch_cpu",
     ]
     subprocess.run([*command, "-lc10"], check=True)
-    done = subprocess.run([sys.executable, "-c", LOADS, str(built)], capture_output=True, text=True, check=False)
+    done = subprocess.run([python(), "-c", LOADS, str(built)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,6 @@ import gc
 import io
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,8 @@ import vtensor
 from vtensor import native
 from vtensor.hooks.doors import address_of
 from vtensor.hooks.storages import _mapped
+
+from ..warm import python
 
 PAGE = 4096
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -335,7 +336,7 @@ print("all is well")
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no mkldnn")
 def test_what_outlives_a_session_is_ordinary_memory() -> None:
     """Written by system calls, freed by whatever allocator there is; and faults are ours while there is a session."""
-    done = subprocess.run([sys.executable, "-c", AFTERWARDS], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([python(), "-c", AFTERWARDS], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "all is well" in done.stdout
 
@@ -363,6 +364,6 @@ print("all is well")
 
 def test_what_is_resized_on_a_gpu_is_there() -> None:
     """It is copied past torch's dispatcher, and nothing faults."""
-    done = subprocess.run([sys.executable, "-c", ON_A_GPU], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([python(), "-c", ON_A_GPU], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "all is well" in done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from vtensor.hooks.strict import explain
 
 from ..identity import check_identity
 from ..programs.test_programs import MODELS, OPTIMIZERS, training
+from ..warm import python
 
 PLANTED = """
 import ctypes, sys
@@ -39,7 +39,7 @@ print("read", read, flush=True)
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_planted_kernel(strict: bool) -> None:
-    command = [sys.executable, "-c", PLANTED, "strict" if strict else "as ever"]
+    command = [python(), "-c", PLANTED, "strict" if strict else "as ever"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if strict:
         assert done.returncode == -signal.SIGSEGV, done.stderr

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,8 @@ import torch
 from torch import distributed
 
 import vtensor
+
+from ..warm import python
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch was built without torch.distributed")
 
@@ -57,7 +58,7 @@ def two_processes(script: Path, budget: str) -> tuple[str, int]:
     store = script.with_name(f"store-{budget}")
     processes = [
         subprocess.Popen(
-            [sys.executable, script, str(rank), store, budget], stdout=subprocess.PIPE, env=environment, text=True
+            [python(), script, str(rank), store, budget], stdout=subprocess.PIPE, env=environment, text=True
         )
         for rank in range(2)
     ]

@@ -9,7 +9,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import vtensor
 from vtensor import native
+
+from ..warm import python
 
 PAGE = 4096
 ELEMENTS = 8 * PAGE // 4  # eight vTensors a tensor
@@ -212,7 +213,7 @@ def test_faults_are_counted_and_clean_memory_is_protected(everything: Callable[.
 
 def test_a_real_segmentation_fault_still_ends_the_process() -> None:
     code = "import vtensor, ctypes; vtensor.enable('16MiB'); ctypes.string_at(16)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == -signal.SIGSEGV
+    assert subprocess.run([python(), "-c", code], check=False, timeout=120).returncode == -signal.SIGSEGV
 
 
 def test_who_serves_faults_of_his_own_goes_on_serving_them() -> None:
@@ -234,7 +235,7 @@ for page in range(3):
     ctypes.memset(base + 4096 * page, 1, 4096)
 print(len(served))
 """
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([python(), "-c", code], check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.strip()) == (0, "3"), done.stderr
 
 
@@ -246,7 +247,7 @@ faulthandler.enable()
 tensors = [torch.full((8192,), float(i)) for i in range(4)]
 print((ctypes.c_float * 8192).from_address(torch._C.TensorBase.data_ptr(tensors[0]))[17])
 """
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([python(), "-c", code], check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "0.0", "")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vtensor import native
+
+from ..warm import python
 
 PAGE = 4096
 module = native.load()
@@ -111,7 +112,7 @@ engine.evict_all()
 assert engine.read(address, 3) == b"NEW", "a write was lost"
 assert engine.validate() == ""
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([python(), "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -128,7 +129,7 @@ if child == 0:
 status = os.waitpid(child, 0)[1]
 assert status == 0, status
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([python(), "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
 

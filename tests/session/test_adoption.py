@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from vtensor import ConfigError, native
 from vtensor.hooks.doors import storage_of
 from vtensor.session.adoption import Owner
 
+from ..warm import python
 from .interrupts import Point, interrupted, points_of
 
 
@@ -322,7 +322,7 @@ def test_enable_names_a_model_that_is_older() -> None:
         "outlived = torch.nn.Sequential(torch.nn.Linear(512, 512))\n"
         "vtensor.disable(); adoption._next = 0; vtensor.enable('16MiB', device='cpu')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr.count("4.00 MiB of Mine were made before enable()") == 1
     assert done.stderr.count("1.00 MiB of Sequential were made before enable()") == 1
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
+
+from ..warm import python
 
 SAYS = "import logging; from vtensor.logs import log, set_log_level; {}; log.warning('%d of %s', 5, 'them')"
 
@@ -25,7 +26,7 @@ SAYS = "import logging; from vtensor.logs import log, set_log_level; {}; log.war
 def test_a_warning_names_vtensor_once(set_up: str, level: str | None, said: str) -> None:
     environ = {name: text for name, text in os.environ.items() if name != "VTENSOR_LOG"}
     done = subprocess.run(
-        [sys.executable, "-c", SAYS.format(set_up)],
+        [python(), "-c", SAYS.format(set_up)],
         env=environ | ({"VTENSOR_LOG": level} if level else {}), capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stderr.splitlines() == [said, "vtensor: 5 of them"][: 1 + (level == "loud")]

@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,13 +23,14 @@ from vtensor.settings.config import make_config
 from vtensor.settings.sizes import parse_bytes, parse_link
 
 from ..memory import resident_bytes
+from ..warm import python
 
 PAGE = 4096
 
 
 def test_importing_builds_nothing_and_imports_no_core() -> None:
     code = "import vtensor, sys; assert not any('_vtensor_native' in m for m in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([python(), "-c", code], check=True)
 
 
 def test_every_public_name_is_exported_once() -> None:
@@ -303,7 +303,7 @@ def test_what_finds_no_room_where_nothing_is_copied_is_not_called_large() -> Non
         "    kept = [torch.randn(64, 64) for _ in range(80)]\n"  # random numbers, torch's own: nothing makes them again
         "    print(vtensor.memory_summary())\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert "recompute='only' copies nothing, and what cannot be made again stays" in done.stderr
     assert "found no room" in done.stdout and "larger than the budget" not in done.stdout + done.stderr
 
@@ -334,7 +334,7 @@ def test_a_forked_process_is_told_and_can_end(tmp_path: Path) -> None:
         "assert os.waitpid(child, 0)[1] == 0\n"
         "assert vtensor.is_enabled() and 'forked' not in vtensor.memory_summary()\n"
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([python(), str(script)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "forked while vtensor was enabled" in done.stderr
 

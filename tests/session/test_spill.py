@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ..warm import python
+
 CHILD = """
 import os, sys, torch, vtensor
 os.umask(0)
@@ -61,7 +63,7 @@ def test_a_file_that_has_its_number_now_is_left_alone(tmp_path: Path, before: in
     (spill := tmp_path / "spill").mkdir()
     mine = tmp_path / "mine"
     done = subprocess.run(
-        [sys.executable, "-c", CLOSES, str(spill), str(mine), str(before)],
+        [python(), "-c", CLOSES, str(spill), str(mine), str(before)],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert mine.read_bytes() == b"A" * 100
@@ -85,7 +87,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_a_fork_where_addresses_are_limited(tmp_path: Path) -> None:
     """A child has no part of the file, which may be larger than what it may address."""
-    done = subprocess.run([sys.executable, "-c", FORKS, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run([python(), "-c", FORKS, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.stdout == "0\n", done.stderr
 
 
@@ -117,7 +119,7 @@ assert tensor.sum() == 3 << 21
 @pytest.mark.parametrize("how", ["as it is", "numpy"])
 def test_a_fork_while_it_saves(how: str, tmp_path: Path) -> None:
     """What is being written stays mapped in the parent, whoever else has its address; the child has what it was."""
-    command = [sys.executable, "-c", FORKS_WHILE_IT_SAVES, str(tmp_path), how]
+    command = [python(), "-c", FORKS_WHILE_IT_SAVES, str(tmp_path), how]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -154,7 +156,7 @@ assert tensor.sum() == 4 << 21
 
 def test_a_child_does_not_see_what_is_written_when_it_has_been_saved(tmp_path: Path) -> None:
     """It stayed where it was over the fork, in the file that both have."""
-    command = [sys.executable, "-c", WRITES_WHEN_IT_IS_SAVED, str(tmp_path)]
+    command = [python(), "-c", WRITES_WHEN_IT_IS_SAVED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
 
@@ -174,6 +176,6 @@ assert all(float(tensor[0]) == i for i, tensor in enumerate(kept))
 
 
 def test_files_are_limited(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run([python(), "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "What would help: files that may be larger (ulimit -f)" in done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from vtensor.settings.groups import Group, memory_groups
 from vtensor.settings.options import Options
 
 from ..command.test_cli import run
+from ..warm import python
 
 GIB = 1 << 30
 
@@ -178,7 +178,7 @@ def test_addresses_are_limited(limit: int, budget: str) -> None:
         "    assert all((tensor == k).all() for k, tensor in enumerate(kept))\n"
         "    assert vtensor.memory_stats()['evictions']\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
 
 
