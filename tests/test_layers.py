@@ -107,7 +107,7 @@ LGM_ROOMS = {  # the modules of each package of lgm/
 HARMONY = [
     {"arguments", "layers", "packs", "microbatches", "generators", "forwards", "replicas", "wire", "host_memory"},
     {"mail", "stateful"},
-    {"whole", "neighbours"},
+    {"whole", "neighbours", "buffers"},
     {"hosted"},
     {"weave", "updates", "again"},
     {"stops"},

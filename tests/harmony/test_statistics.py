@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -76,6 +76,56 @@ def sharing_a_buffer() -> nn.Module:
     return nn.Sequential(*(Moving(mean) for _ in range(4)))
 
 
+def sharing_by_views() -> nn.Module:
+    both = torch.zeros(2, 8)
+    return nn.Sequential(*(Moving(both[0]) for _ in range(2)), *(Moving(both.view(16)[:8]) for _ in range(2)))
+
+
+class Counting(Moving):
+    """Whole numbers, as the counts of classes are."""
+
+    counts: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("counts", torch.ones(8, dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.counts.data.add_((x > 0).sum(0))
+        return nn.Linear.forward(self, x / self.counts.clone())
+
+
+class Twins(nn.Module):
+    """Two modules of one layer have one buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        mean = torch.zeros(8)
+        self.one, self.two = Moving(mean), Moving(mean)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(torch.tanh(self.one(x)))
+
+
+class Apart(Twins):
+    """They have views of one memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = torch.zeros(12)
+        self.one.mean, self.two.mean = memory[:8], memory[4:]
+
+
+class Table(nn.Linear):
+    def __init__(self, table: torch.Tensor) -> None:
+        super().__init__(8, 8)
+        self.register_buffer("table", table)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(super().forward(x)) * self.table  # type: ignore[operator]
+
+
 def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return model(x).square().mean()
 
@@ -88,16 +138,37 @@ def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         lambda: Checkpointed(Normed),
         sharing_a_norm,
         sharing_a_buffer,
+        sharing_by_views,
+        lambda: Checkpointed(Counting),
         Outside,
     ],
-    ids=["written past autograd", "by a function", "batch norm", "a shared norm", "a shared buffer", "outside too"],
+    ids=[
+        "past autograd",
+        "by a function",
+        "batch norm",
+        "a shared norm",
+        "shared",
+        "by views",
+        "counts",
+        "outside too",
+    ],
 )
 def test_statistics_are_those_of_the_ordinary_loop(make: Callable[[], nn.Module]) -> None:
+    check(make)
+
+
+@pytest.mark.parametrize("layer", [Moving, Counting, Normed, Twins, Apart])
+def test_they_are_where_layers_run_again(layer: Callable[[], nn.Module]) -> None:
+    check(lambda: nn.Sequential(*(layer() for _ in range(4))), recompute=True)
+
+
+def check(make: Callable[[], nn.Module], **options: Any) -> None:
     torch.manual_seed(0)
     model = make()
-    other = copy.deepcopy(model)
+    torch.manual_seed(0)
+    other = make()
     one, two = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, other))
-    trainer = vtensor.Harmony(model, one, loss=loss, microbatches=4, packs=2)
+    trainer = vtensor.Harmony(model, one, loss=loss, microbatches=4, packs=2, **options)
     for _ in range(3):
         x = torch.randn(16, 8)
         trainer.step(x)
@@ -115,4 +186,66 @@ def test_the_programs_own_checkpoints_within_ours() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=2, packs=2, recompute=True)
     with pytest.raises(HarmonyError, match="own checkpoints run it again"):
+        trainer.step(torch.randn(8, 8))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_sharing_what_nobody_changes_keeps_nobody_from_taking_turns(shared: bool) -> None:
+    table = torch.ones(8)
+    model = nn.Sequential(*(Table(table if shared else table.clone()) for _ in range(4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=2, packs=2)
+    trainer.step(torch.randn(8, 8))
+    assert [len(layers) for layers in trainer.packs] == [2, 2]
+
+
+def test_large_tables_are_copied_in_the_first_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    large, copied = 2 << 20, list[int]()
+    clone = torch.Tensor.clone
+    monkeypatch.setattr(torch.Tensor, "clone", lambda self: (copied.append(self.nbytes), clone(self))[1])
+    model = Checkpointed(lambda: Table(torch.ones(1 << 16, 8)[:, :]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = vtensor.Harmony(model, optimizer, loss=lambda m, x: m(x).mean(), microbatches=2, packs=2)
+    for many in (4, 0, 0):
+        copied.clear()
+        trainer.step(torch.randn(2 << 16, 8))
+        assert sum(size == large for size in copied) == many
+
+
+def test_what_checkpoints_choose_to_keep_is_what_the_program_does() -> None:
+    """Comparing buffers is none of it; neither are buffers whose shape is not known yet."""
+
+    def keep(*_: object, **__: object) -> torch.utils.checkpoint.CheckpointPolicy:
+        return torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE
+
+    def chosen() -> Any:
+        return torch.utils.checkpoint.create_selective_checkpoint_contexts(keep)
+
+    class Chosen(Checkpointed):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=False, context_fn=chosen)
+            return x
+
+    check(lambda: Chosen(lambda: Normed(nn.BatchNorm1d(8).eval())))
+    check(lambda: nn.Sequential(*(Normed(nn.LazyBatchNorm1d(affine=False)) for _ in range(4))))
+
+
+def test_a_step_that_cannot_begin_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(*(Normed() for _ in range(4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=2, packs=2, recompute=True)
+
+    def fail(_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    for _ in range(2):  # before the order is known, and after
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(torch.Tensor, "clone", fail)
+            with pytest.raises(torch.OutOfMemoryError):
+                trainer.step(torch.randn(8, 8))
+        for _ in range(2):
+            loss(model, torch.randn(8, 8)).backward()  # a hook left would say that it comes twice
+        assert not any("forward" in vars(layer) for layer in model)
+        optimizer.zero_grad()
         trainer.step(torch.randn(8, 8))

@@ -13,8 +13,9 @@ take no turns (``stops.Order``).
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch import nn
 
 from ..errors import HarmonyError
 from .forwards import in_backward
-from .stateful import Stateful
+from .stateful import Place, Stateful
 from .stops import Stops
 from .weave import Weave
 
@@ -32,25 +33,34 @@ __all__ = ["Between"]
 class Between:
     """Hooks of one step, until :meth:`remove`."""
 
-    def __init__(self, model: nn.Module, packs: Sequence[Sequence[nn.Module]], weave: Weave, stops: Stops) -> None:
-        self._model, self._weave, self._stops = model, weave, stops
-        self._stateful = Stateful(model, [layer for layers in packs for layer in layers])
-        self._newest: dict[nn.Module, int] = defaultdict(int)  # the last microbatch that ran it, or its kin
+    def __init__(
+        self,
+        model: nn.Module,
+        packs: Sequence[Sequence[nn.Module]],
+        weave: Weave,
+        stops: Stops,
+        written_unseen: Collection[Place],
+    ) -> None:
+        self._model, self._packs, self._weave, self._stops = model, packs, weave, stops
+        self._layers = list(itertools.chain(*packs))
+        self._stateful = Stateful(model, self._layers, by_content=written_unseen.__contains__)
+        self._newest: dict[Hashable, int] = defaultdict(int)  # by memory of buffers: the last microbatch there
         self._calls: dict[tuple[int, nn.Module], int] = defaultdict(int)
         self._passed: dict[Any, set[int]] = defaultdict(set)  # by module and number of its call, or by parameter
         self._handles: list[Any] = []
-        if len(packs) < 2:  # each microbatch runs to its end
-            return
-        pack_of = {layer: k for k, layers in enumerate(packs) for layer in layers}
-        for module in self._stateful.all():  # before hooks of others, which may change its buffers, too
-            pack = pack_of.get(module, len(packs))
-            self._handles.append(module.register_forward_pre_hook(self._comes(pack), prepend=True))
-            self._handles.append(module.register_forward_hook(self._leaves))
         self._last: dict[int, int] = defaultdict(lambda: -1)  # by microbatch: which of all layers ran last
         self._turned_back: set[int] = set()  # microbatches that ran a layer again, or before its time
-        for position, layer in enumerate(layer for layers in packs for layer in layers):
+
+    def begin(self) -> None:
+        """From now on; its hooks come before those that are there."""
+        pack_of = {layer: k for k, layers in enumerate(self._packs) for layer in layers}
+        for module in self._stateful.all():  # before hooks of others, which may change its buffers, too
+            pack = pack_of.get(module, len(self._packs))
+            self._handles.append(module.register_forward_pre_hook(self._comes(pack), prepend=True))
+            self._handles.append(module.register_forward_hook(self._leaves))
+        for position, layer in enumerate(self._layers):
             self._handles.append(layer.register_forward_pre_hook(self._proceeds(position)))
-        for parameter, pack in _complete_by(model, packs).items():
+        for parameter, pack in _complete_by(self._model, self._packs).items():
             if parameter.requires_grad:
                 wait = self._before_adding(parameter, pack)
                 self._handles.append(parameter.register_hook(wait))  # type: ignore[no-untyped-call]
@@ -85,15 +95,16 @@ class Between:
             self._passed[module, self._calls[current, module]].add(current)
 
     def _runs(self, module: nn.Module, current: int) -> None:
-        kin = self._stateful.kin(module)
-        newest = self._newest[kin] = max(current, self._newest[kin])
-        if newest > current and self._stateful.changed(module):
-            names = {each: name for name, each in self._model.named_modules()}
-            raise HarmonyError(
-                f"{names[module]} ran in microbatch {current} when a later one had run it already, and changes its "
-                "buffers: they would not be those of the ordinary loop. Layers that run again in the first microbatch "
-                "of all, forward or backward, take no turns; else leave it out of layers=, or pass packs=1"
-            )
+        for memory in self._stateful.memories(module):
+            newest = self._newest[memory] = max(current, self._newest[memory])
+            if newest > current and self._stateful.has_changed(memory):
+                names = {each: name for name, each in self._model.named_modules()}
+                raise HarmonyError(
+                    f"{names[module]} ran in microbatch {current} when a later one had run it already, and changes its "
+                    "buffers: they would not be those of the ordinary loop. Layers that run again in the first "
+                    "microbatch of all, forward or backward, take no turns; else leave it out of layers=, or pass "
+                    "packs=1"
+                )
 
     def _proceeds(self, position: int) -> Callable[..., None]:
         def note(_module: nn.Module, _args: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .again import Buffers
+from .buffers import Buffers
 from .generators import Generators
 from .packing import Packing
 from .pipeline import Pipeline

@@ -1,43 +1,77 @@
 """Which modules change their buffers when they run, as BatchNorm does.
 
-Covers: the modules that may, inside of layers and outside of all; which of them share buffers; whether they did.
-Leaves: when they run (``stops``), in which order that must be (``between``).
+Covers: the modules that may, inside of layers and outside of all; which buffers they share; which of these changed.
+Leaves: when modules run (``stops``), in which order that must be (``between``), copies to run with (``buffers``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Collection, Container, Hashable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["Stateful"]
+from ..hooks.doors import storage_of
+
+__all__ = ["Place", "Stateful", "memory_of"]
+
+Place = tuple[nn.Module, str]
+"""Of a buffer: its module and its name there."""
+
+# Bytes of what is always compared by what it holds, too, as versions miss writes past autograd (`.data`, NumPy). The
+# statistics of a thousand channels are of four thousand bytes; tables and masks are large, and constant.
+_SMALL = 1 << 20
 
 
-def _is_statistic(buffer: torch.Tensor) -> bool:
-    """Whether it may be one, or a count: compared by what it holds, too, as versions miss writes past autograd."""
-    kind = buffer.is_floating_point() or buffer.is_complex() or (buffer.dim() == 0 and not buffer.is_quantized)
-    return kind and buffer.layout == torch.strided and not buffer.is_nested and buffer.device.type != "meta"
+def _past_the_program() -> Any:
+    """A context in which no mode of the program's, such as a checkpoint that chooses what it saves, sees operations."""
+    return torch._C._DisableTorchDispatch()
 
 
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether they hold the same; both are plain."""
-    one, other = (tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other))
-    return torch.equal(one, other)
+def _is_plain(buffer: torch.Tensor) -> bool:
+    """Whether it is nothing but its memory."""
+    return (
+        type(buffer) in (torch.Tensor, nn.Parameter)
+        and buffer.layout == torch.strided
+        and buffer.device.type != "meta"
+        and not (buffer.is_nested or buffer.is_quantized or buffer.is_conj() or buffer.is_neg())
+    )
+
+
+def memory_of(buffer: torch.Tensor) -> Hashable:
+    """What it has in common with all that share its memory; as long as it lives."""
+    return storage_of(buffer)._cdata if _is_plain(buffer) else id(buffer)
+
+
+def _version(buffer: torch.Tensor) -> int:
+    has_none = not nn.parameter.is_lazy(buffer) and buffer.is_inference()
+    return 0 if has_none else buffer._version
 
 
 class _Before:
     """A buffer as it was."""
 
-    def __init__(self, buffer: torch.Tensor | None) -> None:
-        self._buffer = buffer
-        self._version = 0 if buffer is None else buffer._version
-        self._copy = buffer.detach().clone() if buffer is not None and _is_statistic(buffer) else None
+    def __init__(self, buffer: torch.Tensor | None, by_content: bool) -> None:
+        self._buffer, self._copy = buffer, None
+        self._version = 0 if buffer is None else _version(buffer)
+        if buffer is not None and _is_plain(buffer) and (by_content or buffer.nbytes <= _SMALL):
+            with _past_the_program(), torch.no_grad():
+                self._copy = buffer.detach().clone()
 
     def is_still(self, now: torch.Tensor | None) -> bool:
-        if now is not self._buffer or now is None:
-            return now is self._buffer
-        return now._version == self._version and (self._copy is None or _same_bits(self._copy, now))
+        return self._is_known_to_be(now) and not self.was_written_unseen(now)
+
+    def was_written_unseen(self, now: torch.Tensor | None) -> bool:
+        """Past autograd, by which nothing else tells that it has changed."""
+        if self._copy is None or now is None or not self._is_known_to_be(now):
+            return False
+        with _past_the_program(), torch.no_grad():
+            one, other = (each.detach().reshape(-1).contiguous().view(torch.uint8) for each in (self._copy, now))
+            return not torch.equal(one, other)
+
+    def _is_known_to_be(self, now: torch.Tensor | None) -> bool:
+        return now is self._buffer and (now is None or _version(now) == self._version)
 
 
 class Stateful:
@@ -45,53 +79,67 @@ class Stateful:
 
     A layer counts as one, with all that is in it; what has layers in it does not count. What lies in a layer and is
     reached from outside, too, counts by itself as well.
+
+    Parameters
+    ----------
+    model
+        Which has `layers` somewhere.
+    by_content
+        Which buffers to copy, however large, to compare them by what they hold.
     """
 
-    def __init__(self, model: nn.Module, layers: Iterable[nn.Module]) -> None:
+    def __init__(
+        self, model: nn.Module, layers: Iterable[nn.Module], by_content: Callable[[Place], bool] = lambda _: False
+    ) -> None:
         layers = dict.fromkeys(layers)
         self.layers = [layer for layer in layers if any(module._buffers for module in layer.modules())]
         outside = _outside(model, layers)
         self.others = [each for each in outside if each._buffers and layers.keys().isdisjoint(each.modules())]
         """What lies outside of layers, each with its own buffers only."""
-        self._parts = {other: [other] for other in self.others}
-        self._parts |= {layer: list(layer.modules()) for layer in self.layers}
-        self._before = {
-            module: {place: _Before(buffer) for place, buffer in self._buffers(module).items()}
-            for module in self._parts
-        }
-        self._first: dict[nn.Module, nn.Module] = {}  # of those that share buffers: another, up to one that is its own
-        self._share()
+        parts = {other: [other] for other in self.others} | {layer: list(layer.modules()) for layer in self.layers}
+        self._before: dict[Place, _Before] = {}
+        self._places: dict[Hashable, dict[Place, None]] = {}  # by memory
+        self._holders: dict[Hashable, dict[nn.Module, None]] = {}
+        self._memories: dict[nn.Module, dict[Hashable, None]] = {module: {} for module in parts}
+        for module in parts:
+            for part in parts[module]:
+                for name, buffer in part._buffers.items():
+                    place = (part, name)
+                    if place not in self._before:
+                        self._before[place] = _Before(buffer, by_content(place))
+                    memory = place if buffer is None else memory_of(buffer)
+                    self._places.setdefault(memory, {})[place] = None
+                    self._holders.setdefault(memory, {})[module] = None
+                    self._memories[module][memory] = None
 
     def all(self) -> list[nn.Module]:
         """Modules that have buffers."""
         return [*self.layers, *self.others]
 
-    def kin(self, module: nn.Module) -> nn.Module:
-        """Who stands for all that share buffers with it, one of them by way of another."""
-        while (first := self._first.get(module, module)) is not module:
-            module = first
-        return module
+    def memories(self, module: nn.Module) -> Collection[Hashable]:
+        """In which its buffers lie."""
+        return self._memories[module]
 
-    def changed(self, module: nn.Module) -> bool:
-        """Whether its buffers have, by whoever ran it, since this was made; or those of its kin."""
-        kin = self.kin(module)
-        return any(self._has_changed(each) for each in self._parts if self.kin(each) is kin)
+    def holders(self, memory: Hashable) -> Collection[nn.Module]:
+        """Modules of which buffers lie in it."""
+        return self._holders[memory]
 
-    def _has_changed(self, module: nn.Module) -> bool:
-        now = self._buffers(module)
-        return not all(before.is_still(now.get(place)) for place, before in self._before[module].items())
+    def has_changed(self, memory: Hashable) -> bool:
+        """What lies in it has, by whoever ran, since this was made."""
+        return not all(self._before[place].is_still(_now(place)) for place in self._places[memory])
 
-    def _share(self) -> None:
-        owners: dict[int, nn.Module] = {}
-        for module in self._parts:
-            for buffer in self._buffers(module).values():
-                if buffer is not None:
-                    owner = self.kin(owners.setdefault(id(buffer), module))
-                    self._first[owner] = self.kin(module)
+    def changed(self) -> list[Hashable]:
+        """All memories of which that is so."""
+        return [memory for memory in self._places if self.has_changed(memory)]
 
-    def _buffers(self, module: nn.Module) -> dict[tuple[nn.Module, str], torch.Tensor | None]:
-        """By module and name. What comes to be only in a forward, as a cache does, is no change."""
-        return {(part, name): buffer for part in self._parts[module] for name, buffer in part._buffers.items()}
+    def written_unseen(self) -> frozenset[Place]:
+        """Those of which only what they hold tells that they have changed."""
+        return frozenset(place for place, before in self._before.items() if before.was_written_unseen(_now(place)))
+
+
+def _now(place: Place) -> torch.Tensor | None:
+    module, name = place
+    return module._buffers.get(name)
 
 
 def _outside(model: nn.Module, layers: Container[nn.Module]) -> Iterable[nn.Module]:

@@ -13,7 +13,7 @@ come between.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch import nn
 from ..errors import HarmonyError
 from .forwards import in_backward
 from .microbatches import tensors_of
-from .stateful import Stateful
+from .stateful import Place, Stateful
 from .weave import Weave
 
 __all__ = ["Order", "Stops"]
@@ -127,7 +127,7 @@ class Order:
         counted: Callable[[], bool] = lambda: True,
     ) -> None:
         self._layers, self._watched, self._counted = list(layers), watched, counted
-        self._stateful = Stateful(model, layers)
+        self._stateful = Stateful(model, layers, by_content=lambda _: True)  # once for each model
         self._ran: list[nn.Module] = []  # all calls, those of the user's checkpoints in backward among them
         self._count: list[nn.Module] = []  # those that count
         modules = [*self._layers, *self._stateful.others]
@@ -149,16 +149,20 @@ class Order:
         """Whether any of the layers did."""
         return bool(self._count)
 
+    def written_unseen(self) -> Collection[Place]:
+        """Buffers that were written past autograd."""
+        return self._stateful.written_unseen()
+
     def once(self) -> list[nn.Module]:
         """Layers that ran once, in that order; those that did not run stay behind those they were behind.
 
         Not those that ran before something changed its buffers again: no other microbatch may come in between.
         """
         again = set[nn.Module]()
-        kin = [self._stateful.kin(ran) for ran in self._ran]
-        for module in dict.fromkeys(map(self._stateful.kin, self._stateful.all())):
-            calls = [k for k, ran in enumerate(kin) if ran is module]
-            if len(calls) > 1 and self._stateful.changed(module):
+        for memory in self._stateful.changed():
+            holders = self._stateful.holders(memory)
+            calls = [k for k, ran in enumerate(self._ran) if ran in holders]
+            if len(calls) > 1:
                 again.update(self._ran[calls[0] : calls[-1] + 1])
         counts = Counter(self._count)
         found = [layer for layer in counts if counts[layer] == 1 and layer not in again]

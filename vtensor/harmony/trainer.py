@@ -6,6 +6,7 @@ Leaves: everything else to the rooms named in the package.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from .hosted import Hosted, Where, where_to_update
 from .layers import find_layers, layers_named
 from .microbatches import cut, scalar, total
 from .packing import Packing
-from .pipeline import End, Pipeline, Worker
+from .pipeline import Calls, End, Pipeline, Worker
 from .rehearsal import rehearse
 from .replicas import Replicas
 from .stops import Order
@@ -225,23 +226,14 @@ class Harmony:
         updates = Updates(
             self.optimizer, self._names, count, weave.current, replicas=replicas, hosted=hosted, ordered=ordered
         )
-        if self._replicas is not None:
-            self._replicas.share_buffers()
-            # Packs count collectives, and budgets may differ.
-            self._packing.budget = self._replicas.least(active_config().budget if is_enabled() else 0)
         turns = Turns(self.model, weave, self._recompute, None if self._pipeline is None else self._pipeline.here)
         order: Order | None = None
-        if self._packing.ordered:
-            turns.take(self.packs)
-        else:  # the first microbatch, by itself, shows the order
-            turns.begin_alone(self.packs)
-            order = Order(self.model, self._packing.layers, lambda: weave.current() == 0, torch.is_grad_enabled)
-        calls = None if self._pipeline is None else self._pipeline.begin(count, turns.packs, weave)
+        calls: Calls | None = None
 
         def run(index: int) -> None:
             if order is not None and index == 1:
                 self._packing.order_by(order)
-                turns.take(self.packs)
+                turns.take(self.packs, self._packing.written_unseen)
             value = scalar(self._loss(self.model, batches[index]))
             turns.forward_is_over(index)
             if calls is not None:
@@ -259,15 +251,23 @@ class Harmony:
                 updates.update_complete()
                 generators.leave(count)
 
-        try:
+        with contextlib.ExitStack() as leaving:  # the model is as it was, whatever ends the step
+            leaving.callback(updates.remove)
+            if self._replicas is not None:
+                self._replicas.share_buffers()
+                # Packs count collectives, and budgets may differ.
+                self._packing.budget = self._replicas.least(active_config().budget if is_enabled() else 0)
+            leaving.callback(turns.remove)
+            if self._packing.ordered:
+                turns.take(self.packs, self._packing.written_unseen)
+            else:  # the first microbatch, by itself, shows the order
+                turns.begin_alone(self.packs)
+                order = Order(self.model, self._packing.layers, lambda: weave.current() == 0, torch.is_grad_enabled)
+                leaving.callback(order.remove)
+            if self._pipeline is not None:
+                calls = self._pipeline.begin(count, turns.packs, weave)
+                leaving.callback(calls.remove)
             weave.run(run, count, last, between)
-        finally:
-            if calls is not None:
-                calls.remove()
-            turns.remove()
-            if order is not None:
-                order.remove()
-            updates.remove()
         generators.finish()
         if order is not None and count == 1:
             self._packing.order_by(order)

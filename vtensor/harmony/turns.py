@@ -7,12 +7,13 @@ Leaves: what each part does (``stops``, ``between``, ``again``), whose turn it i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from torch import nn
 
 from .again import Again
 from .between import Between
+from .stateful import Place
 from .stops import Stops
 from .weave import Weave
 
@@ -38,14 +39,16 @@ class Turns:
         """The first microbatch runs by itself, and shows by which packs the others take turns."""
         self._run_again(packs)
 
-    def take(self, packs: list[list[nn.Module]]) -> None:
-        """From now on, by these packs."""
+    def take(self, packs: list[list[nn.Module]], written_unseen: Collection[Place]) -> None:
+        """From now on, by these packs. Of some buffers only what they hold tells that they have changed."""
         self.remove()
         self.packs = packs
         self._stops = Stops(packs, self._weave, self._here)
         self._parts.append(self._stops)
-        if self._here is None:
-            self._parts.append(Between(self._model, packs, self._weave, self._stops))
+        if self._here is None and len(packs) > 1:  # else each microbatch runs to its end
+            between = Between(self._model, packs, self._weave, self._stops, written_unseen)
+            self._parts.append(between)
+            between.begin()
         self._stops.begin()  # a microbatch stops first, and then waits for those before it
         self._run_again(packs)
 

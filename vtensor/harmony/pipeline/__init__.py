@@ -15,9 +15,10 @@ step), ``worker`` (the others'), ``pipeline`` (the above, for a trainer). Values
 
 from __future__ import annotations
 
+from .calls import Calls
 from .look import Look
 from .orders import End
 from .pipeline import Pipeline
 from .worker import Worker
 
-__all__ = ["End", "Look", "Pipeline", "Worker"]
+__all__ = ["Calls", "End", "Look", "Pipeline", "Worker"]
