@@ -70,7 +70,7 @@ ROOMS = {  # the modules of each package of vtensor/
     "hooks": [
         {"patches"},
         {"imports"},
-        {"doors", "foreach", "passes"},
+        {"doors", "foreach", "passes", "scripted"},
         {"compiled", "kernels", "storages", "strict"},
         {"__init__"},
     ],

@@ -176,22 +176,6 @@ void bind_product(py::module_& m) {
   py::class_<Given>(m, "Given")
       .def(py::init<>())
       .def("add", [](Given& given, const std::vector<Address>& addresses) { given.add(addresses); }, Unlocked())
-      .def(
-          "add_all",  // tensors there are, but those whose content is to be made again
-          [](Given& given) {
-            std::vector<Address> all;
-            const auto is_dropped = [](const VTensor& part) { return part.state == State::dropped; };
-            if (Engine* engine = current_engine()) {
-              engine->living([&](std::span<Range* const> live) {
-                for (const Range* range : live) {
-                  const VTensor* const parts = range->parts.get();
-                  if (std::none_of(parts, parts + range->chunks, is_dropped)) all.push_back(range->base);
-                }
-              });
-            }
-            given.add(all);
-          },
-          Unlocked())
       .def("add_what_is_made", &Given::add_what_is_made)
       .def("end", &Given::end, Unlocked());
   m.def("arm_fault_handler", &arm_fault_handler);

@@ -19,6 +19,7 @@ import torch
 from .doors import raw_address, storage_of
 from .imports import when_imported
 from .patches import named_as, replace
+from .scripted import tensors_of_scripted
 
 __all__ = ["watch_storages"]
 
@@ -30,7 +31,7 @@ _AT_ITS_ADDRESS: list[tuple[Any, str]] = [
 _INTO_WHAT_IT_MAKES: list[tuple[Any, str]] = [
     (torch._C.PyTorchFileReader, name) for name in ("__init__", "get_record", "get_storage_from_record")
 ]
-_AT_ADDRESSES_OF_ITS_OWN: list[tuple[Any, str]] = [
+_OF_SCRIPTS: list[tuple[Any, str]] = [
     (torch._C.ScriptModule, "save"),
     (torch._C.ScriptModule, "_save_for_mobile"),
     (torch._C.ScriptFunction, "save"),
@@ -39,13 +40,10 @@ _SAFETENSORS = "safetensors.torch"
 
 
 @contextlib.contextmanager
-def _mapped(addresses: Iterable[int] | None, core: ModuleType, *, made: bool = False) -> Iterator[None]:
+def _mapped(addresses: Iterable[int], core: ModuleType, *, made: bool = False) -> Iterator[None]:
     given = core.Given()
     try:
-        if addresses is None:  # of whatever it may be
-            given.add_all()
-        else:
-            given.add([address for address in addresses if address])
+        given.add([address for address in addresses if address])
         if made:
             given.add_what_is_made()
         yield
@@ -54,7 +52,7 @@ def _mapped(addresses: Iterable[int] | None, core: ModuleType, *, made: bool = F
 
 
 def _mapping(
-    call: Callable[..., Any], addresses: Callable[..., Iterable[int] | None], core: ModuleType, *, made: bool = False
+    call: Callable[..., Any], addresses: Callable[..., Iterable[int]], core: ModuleType, *, made: bool = False
 ) -> Callable[..., Any]:
     """With what it is given mapped, and what it makes if that is `made` past torch's operations."""
 
@@ -70,8 +68,8 @@ def _of_storages(*args: Any) -> list[int]:
     return [raw_address(value) for value in args if isinstance(value, torch.UntypedStorage)]
 
 
-def _of_all(*_: Any) -> None:
-    """Weights and constants of a scripted module, which only it knows."""
+def _of_scripts(saved: Any, *_: Any) -> list[int]:
+    return [raw_address(storage_of(tensor)) for tensor in tensors_of_scripted(saved) if raw_address(tensor)]
 
 
 def _of_specs(*args: Any) -> list[int]:
@@ -122,7 +120,7 @@ def watch_storages(core: ModuleType, device: str) -> None:
         replace(owner, name, _mapping(getattr(owner, name), _of_storages, core))
     for owner, name in _INTO_WHAT_IT_MAKES:
         replace(owner, name, _mapping(getattr(owner, name), _of_storages, core, made=True))
-    for owner, name in _AT_ADDRESSES_OF_ITS_OWN:
-        replace(owner, name, _mapping(getattr(owner, name), _of_all, core))
+    for owner, name in _OF_SCRIPTS:
+        replace(owner, name, _mapping(getattr(owner, name), _of_scripts, core, made=True))
     when_imported(_SAFETENSORS, lambda module: _watch_safetensors(module, core))
     replace(torch.UntypedStorage, "clone", _allocated_as_tensors(torch.UntypedStorage.clone))
