@@ -20,6 +20,9 @@ bool is_away(State state) { return state == State::absent || state == State::bor
 
 void Uses::fetch(Lock& lock, std::span<const Use> uses, const char* operation, bool keep_graces) {
   Fetch fetch{uses, operation, keep_graces};
+  if (!keep_graces) {
+    for (const Use& use : uses) use.range->touches = 0;
+  }
   supply_.begin();
   remake(lock, fetch);
   for (;;) {
@@ -179,10 +182,10 @@ FaultOutcome Uses::on_fault(Lock& lock, Address address) {
   const std::size_t graces = std::min(kGraces, pool_.capacity() / 4);
   // What comes once more left again meanwhile, and may do so for ever: whoever reads more than there is room for in a circle, as
   // what a kernel of oneDNN packs does in the first operation under pressure, which nobody observes.
-  const bool comes_again = range->touches >= range->chunks;
-  if ((graces == 0 || comes_again) && part.state == State::absent && slots_.borrow(*range, index).ok()) {
-    return FaultOutcome::served;
-  }
+  const bool full = pool_.held() >= pool_.capacity();
+  const bool in_place = graces == 0 || (full && range->touches >= range->chunks);
+  const bool is_there = part.state == State::absent && slots_.store().writable(part.slot);  // else it would be copied to be so
+  if (in_place && is_there && slots_.borrow(*range, index).ok()) return FaultOutcome::served;
   ++range->touches;
   const Use use{range, index, index + 1, false, false};
   pins_.pin(use);

@@ -50,7 +50,7 @@ struct Range {
   bool fixed = false;         // it never moves: Export::fixed
   bool given_away = false;    // for good: Export::for_good, or fixed
   std::uint32_t exported_for = 0;  // calls that it is exported for
-  std::uint32_t touches = 0;       // outside operations, that brought a vTensor of it
+  std::uint32_t touches = 0;       // outside operations, since one last brought it, that brought a vTensor of it
   bool orphaned = false;      // the program freed it, but what was dropped is made of it: it lives on until that is not so
   std::atomic<std::uint32_t> tenants{0};  // tensors that lie in it side by side, if it is a shelf (iteration/managed.h); else 0
   std::uint32_t part_pins = 0;

@@ -1,6 +1,7 @@
 #include "process/fault_handler.h"
 
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -57,6 +58,8 @@ bool is_pythons(const struct sigaction& action) {
 
 // By kill() or raise(): nobody touched anything.
 bool is_sent(const siginfo_t* info) { return info->si_code <= 0; }
+// As who serves a fault does who leaves the rest to others.
+bool is_raised(const siginfo_t* info) { return info->si_code == SI_TKILL && info->si_pid == getpid(); }
 
 // Whom a thread passes something on to. He may never come back (siglongjmp): then our frames are no longer below `frame`.
 struct Passing {
@@ -70,7 +73,7 @@ struct Passing {
 void pass_on(int signal, siginfo_t* info, void* context) {
   static thread_local Passing passing = {};
   const auto frame = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
-  const bool passed_back = frame < passing.frame && (context == passing.context || is_sent(info));
+  const bool passed_back = frame < passing.frame && (context == passing.context || is_raised(info));
   int newest = (passed_back ? passing.to : g_count.load()) - 1;
   while (newest >= 0 && g_pythons_is_dead.load() && is_pythons(g_before[static_cast<std::size_t>(newest)])) --newest;
   const struct sigaction nobody = {};

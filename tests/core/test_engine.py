@@ -230,3 +230,14 @@ def test_what_is_touched_in_a_circle_is_used_where_it_is() -> None:
     assert 0 < engine.snapshot()["faults"] <= 3 * 18
     for address in addresses:
         engine.free(address)
+
+
+def test_what_is_touched_often_comes_where_there_is_room() -> None:
+    engine = module.parts.TestEngine(8, PAGE, 100, "", "lru", "chunk")
+    address = engine.allocate(2 * PAGE)
+    engine.write(address, b"x" * 2 * PAGE)
+    for _ in range(6):
+        engine.evict_all()
+        assert engine.read(address, 2 * PAGE) == b"x" * 2 * PAGE
+        assert engine.residency(address)["resident"] == 2
+    engine.free(address)

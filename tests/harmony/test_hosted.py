@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
 import os
 from collections.abc import Callable, Iterator
@@ -343,6 +344,23 @@ def test_one_copy_of_the_weights_for_several_processes(tmp_path: Path) -> None:
     device = digests(tmp_path, 2, "device", "data_parallel")
     assert len(device) == 1
     assert digests(tmp_path, 2, "host", "data_parallel") == device
+
+
+def test_what_is_lent_stays_lent_however_often_it_is_read() -> None:
+    """Past torch's operations, in a circle: used in place, it would have to be copied to be written, too."""
+    count = 1 << 18
+    home = torch.zeros(count)
+    with vtensor.enabled("1MiB", chunk=PAGE, min_size=1, policy="lru"):
+        module = native.load()
+        weight, other = torch.zeros(count), torch.zeros(count)
+        where = address_of(weight)
+        assert module.lend(where, home.data_ptr(), home.nbytes)
+        for _ in range(3):
+            ctypes.string_at(where, home.nbytes)
+            module.parts.evict_all()
+            other + 1
+            assert module.lent(where, home.data_ptr(), home.nbytes)
+        module.take_back(home.data_ptr(), home.nbytes)
 
 
 FAILS = (
