@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
+import pytest
 import torch
 
 import vtensor
@@ -20,6 +21,12 @@ from vtensor.devices.math_library import settle
 
 PAGE = 4096
 Program = Callable[[], Any]
+
+# For what takes seconds on each kind of ordered device: by default where a budget may be exceeded, as on a GPU whose
+# driver cannot use memory of the host in place.
+mostly_beyond = pytest.mark.parametrize(
+    "late", [False, pytest.param(True, marks=pytest.mark.long)], ids=["beyond the budget", "in place"], indirect=True
+)
 
 
 def leaves(value: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""vtensor's figures in the logs of the real libraries."""
+"""vtensor's figures in the logs of the real libraries, which take ten seconds to import: only who runs a test does."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import lightning
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import vtensor
 from vtensor.callbacks.figures import Figures
-from vtensor.callbacks.lightning import VtensorCallback
-from vtensor.callbacks.transformers import add_to
 
 SETTINGS: dict[str, Any] = {"chunk": 1 << 16, "min_size": 1 << 14, "device": "cpu"}
 NAMES = {"budget_mib", "held_mib", "moved_out_mib", "moved_in_mib", "made_again_mib", "waited_seconds", "planned"}
@@ -41,6 +35,11 @@ def test_figures_are_of_the_steps_since_the_last() -> None:
 
 def test_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the trainer's own history, and in what TensorBoard reads."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+    from vtensor.callbacks.transformers import add_to
+
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "logs"))
     rows = [{"input_ids": torch.arange(64), "labels": torch.arange(64)} for _ in range(32)]
     arguments = TrainingArguments(
@@ -64,21 +63,25 @@ def test_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert swapped == pytest.approx([row["vtensor/moved_out_mib"] for row in told])
 
 
-class Module(lightning.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*(nn.Linear(512, 512) for _ in range(6)))
-
-    def training_step(self, batch: Any, _index: int) -> torch.Tensor:
-        loss: torch.Tensor = self.layers(batch[0]).square().mean()
-        return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters())
-
-
 @pytest.mark.filterwarnings("ignore")  # Lightning's own
 def test_lightning(tmp_path: Path) -> None:
+    import lightning
+    from lightning.pytorch.loggers import CSVLogger
+
+    from vtensor.callbacks.lightning import VtensorCallback
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(*(nn.Linear(512, 512) for _ in range(6)))
+
+        def training_step(self, batch: Any, _index: int) -> torch.Tensor:
+            loss: torch.Tensor = self.layers(batch[0]).square().mean()
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.parameters())
+
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(32, 512)), batch_size=4)
     logger = CSVLogger(tmp_path)
     with vtensor.enabled("6MiB", **SETTINGS):

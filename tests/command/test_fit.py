@@ -15,7 +15,7 @@ from .test_cli import run
 
 TRAIN = """
 import torch
-model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(3)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 small = torch.ones(512)
 try:

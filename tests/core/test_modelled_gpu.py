@@ -46,7 +46,9 @@ def test_calls_that_cost_what_they_do_leave_most_of_it(name: str) -> None:
     assert planned.seconds < lru.seconds
 
 
-@pytest.mark.parametrize(("name", "numbers"), [("resnet50", "fp32"), ("gpt2", "bf16")])
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("resnet50", "fp32"), pytest.param("gpt2", "bf16", marks=pytest.mark.long)]
+)
 def test_where_vtensors_have_seats_mapping_costs_next_to_nothing(name: str, numbers: Numbers) -> None:
     """Without seats ResNet-50 took 1.131 and 1.171 times plain, where 1.089 and 1.083 were foreseen (`seats`)."""
     trace, peak = case(name, "h100", numbers)
@@ -56,7 +58,7 @@ def test_where_vtensors_have_seats_mapping_costs_next_to_nothing(name: str, numb
     assert run.remaps < 0.25 * trace.chunks.sum()
 
 
-@pytest.mark.parametrize("name", ["resnet50", "gpt2"])
+@pytest.mark.parametrize("name", ["resnet50", pytest.param("gpt2", marks=pytest.mark.long)])
 def test_many_small_chunks(name: str) -> None:
     """As on a GPU of some gigabytes. An H100 took 7.3 and 1.6 times plain, this model 5.1 and 2.4, when what mapping
     took was thought to be computing, and copies in were asked for before their seats were free."""
@@ -69,7 +71,7 @@ def test_many_small_chunks(name: str) -> None:
 
 def test_a_plan_is_made_again_of_an_iteration_that_followed_it() -> None:
     """Without a plan the host, which maps, is behind, and rows seem long (an H100: GPT-2's 209 ms of a step of 166)."""
-    trace = on_gpu(lgm.load_trace(TRACES / "gpt2.npz"), GPUS["h100"], "fp32", 8, chunk_bytes=2 << 20)
+    trace = on_gpu(lgm.load_trace(TRACES / "unet.npz"), GPUS["h100"], "fp32", 8, chunk_bytes=2 << 20)
     budget, slow = analyze_lifetimes(trace).peak // 2, replace(COSTS, launch_ns=30_000)
     first = replay(trace, budget, LINK, slow, plan=True, recompute="auto", iterations=6)
     second = replay(trace, budget, LINK, slow, plan=True, recompute="auto")

@@ -20,7 +20,7 @@ from vtensor.harmony.hosted import where_to_update
 from vtensor.harmony.microbatches import cut
 from vtensor.hooks.doors import address_of
 
-from ..identity import PAGE, check_identity
+from ..identity import PAGE, check_identity, mostly_beyond
 from .models import MODELS, OPTIMIZERS, accumulate, gpt2
 from .torchrun import torchrun
 
@@ -68,6 +68,7 @@ def test_however_it_is_updated(options: dict[str, Any]) -> None:
     check_identity(trained("gpt2", OPTIMIZERS["adamw"], 3, **options), (0.5,), min_size=PAGE // 2)
 
 
+@mostly_beyond
 def test_on_an_ordered_device(late: bool) -> None:
     check_identity(trained("gpt2", OPTIMIZERS["adamw"]), (0.5,), min_size=PAGE // 2, overdraw=not late)
 

@@ -12,7 +12,7 @@ import torch
 import vtensor
 from vtensor.harmony.microbatches import cut
 
-from ..identity import PAGE, check_identity, leaves, same
+from ..identity import PAGE, check_identity, leaves, mostly_beyond, same
 from .models import MODELS, OPTIMIZERS, Made, accumulate, gpt2, threads_left
 
 STEPS, COUNT = 3, 4
@@ -96,6 +96,7 @@ def test_under_a_budget() -> None:
     check("resnet", True, (0.35,))
 
 
+@mostly_beyond
 def test_on_an_ordered_device(late: bool) -> None:
     check("gpt2", False, (0.5,), steps=7, overdraw=not late)
 

@@ -59,7 +59,11 @@ PRODUCT = list(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("switches", PRODUCT, ids="-".join)
+# One of five has each pair of choices.
+@pytest.mark.parametrize(
+    "switches",
+    [pytest.param(s, marks=[pytest.mark.long] * (nth % 5 > 0), id="-".join(s)) for nth, s in enumerate(PRODUCT)],
+)
 def test_every_switch_gives_a_valid_plan(switches: tuple[str, ...]) -> None:
     for seed in range(2):
         trace = lawless(seed) if seed % 2 else training(3 + seed, seed)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import vtensor
 from vtensor import native
 
-from ..identity import leaves, same
+from ..identity import leaves, mostly_beyond, same
 
 CHUNK, BUDGET = 4096, 48
 # What the late device, whose tensors are the processor's, cannot tell about a GPU.
@@ -175,6 +175,7 @@ def check(samples: int, *, every_way: bool) -> int:
     return len(found)
 
 
+@mostly_beyond
 def test_every_operator(late: bool) -> None:
     assert check(samples=1, every_way=False) > 500
 

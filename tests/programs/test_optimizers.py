@@ -14,7 +14,7 @@ import torch
 import vtensor
 from vtensor import native
 
-from ..identity import same
+from ..identity import mostly_beyond, same
 from .test_operators import BUDGET, CHUNK, emptying
 
 
@@ -56,6 +56,7 @@ def train(entry: Any, settings: dict[str, Any], between: Callable[[], None]) -> 
     return [value.detach() for value in (*model.parameters(), *states) if isinstance(value, torch.Tensor)]
 
 
+@mostly_beyond
 def test_every_optimizer(late: bool) -> None:
     expected = {name: train(entry, settings, lambda: None) for name, entry, settings in optimizers()}
     with vtensor.enabled(BUDGET * CHUNK, chunk=CHUNK, min_size=1, host="64MiB", policy="lru"):

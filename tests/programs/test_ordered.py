@@ -21,10 +21,11 @@ import vtensor
 from vtensor.planning.current_planner import newest_plan, wait_for_plan
 from vtensor.settings.config import Config
 
-from ..identity import check_identity
+from ..identity import check_identity, mostly_beyond
 from .test_programs import MODELS, OPTIMIZERS, training
 
 
+@mostly_beyond
 @pytest.mark.parametrize("model", MODELS)
 def test_training(late: bool, model: str) -> None:
     for stats in check_identity(lambda: training(MODELS[model], OPTIMIZERS["adamw"]), (0.6, 0.4), overdraw=not late):
@@ -32,6 +33,7 @@ def test_training(late: bool, model: str) -> None:
         assert stats["planned_iterations"] > 0
 
 
+@mostly_beyond
 @pytest.mark.parametrize("optimizer", ["sgd_foreach", "adamw_fused"])
 def test_operations_larger_than_the_budget(late: bool, optimizer: str) -> None:
     runs = check_identity(

@@ -29,7 +29,7 @@ from vtensor.planning.planner import Planner
 from vtensor.planning.recordings import make_recording
 from vtensor.settings.sizes import parse_bytes
 
-from ..identity import PAGE, check_identity, leaves, same, seeded
+from ..identity import PAGE, check_identity, leaves, mostly_beyond, same, seeded
 
 WIDTH = 48
 
@@ -146,6 +146,7 @@ def test_batch_sizes_that_take_turns_get_a_plan_each() -> None:
     assert gained(planned, 12) == 12, planned
 
 
+@mostly_beyond
 def test_shapes_that_take_turns_are_timed_on_ordered_devices(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """There one iteration is timed before it is planned: the wish for it must outlive those that follow plans."""
     of_followed, plan = list[bool](), PlanMaker._plan
@@ -493,6 +494,7 @@ def test_a_plan_where_one_operation_needs_more_than_the_budget(options: dict[str
     assert stats["oversize"] > 0
 
 
+@mostly_beyond
 @pytest.mark.parametrize("fraction", [0.06, 0.03], ids=["uses", "makes"])
 def test_such_a_plan_is_followed_on_ordered_devices(late: bool, fraction: float) -> None:
     planned, stats = run(lambda t: [t.step(rows=400) for _ in range(10)] and None, fraction, overdraws=not late)
@@ -520,6 +522,7 @@ def test_where_too_little_can_be_made_again_a_plan_is_for_more_than_the_budget(
     assert 0 < stats["borrowed_bytes.peak"] <= needed(caplog)
 
 
+@mostly_beyond
 def test_such_a_plan_is_followed_on_ordered_devices_too(late: bool, caplog: pytest.LogCaptureFixture) -> None:
     program: Any = lambda t: [t.step() for _ in range(12)] and None  # noqa: E731
     planned, stats = run(program, 0.3, recompute="only", overdraws=not late)

@@ -59,7 +59,7 @@ def check(samples: int, *, every_way: bool, autocast: bool = False) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("autocast", [False, True], ids=["as it is", "autocast"])
+@pytest.mark.parametrize("autocast", [False, pytest.param(True, marks=pytest.mark.long)], ids=["as it is", "autocast"])
 def test_every_operator_is_made_again(autocast: bool) -> None:
     check(samples=1, every_way=False, autocast=autocast)
 

@@ -167,9 +167,9 @@ def check(trial: Trial, points: list[Point], what: str) -> None:
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_an_exception_at_every_fifth_point(what: str, device: None) -> None:
+def test_an_exception_at_every_tenth_point(what: str, device: None) -> None:
     trial = Trial(*CASES[what])
-    check(trial, thinned(trial.points)[::5], what)
+    check(trial, thinned(trial.points)[::10], what)
 
 
 @pytest.mark.long
