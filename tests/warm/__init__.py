@@ -21,6 +21,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
+_servers: list[subprocess.Popen[bytes]] = []  # each ends when the pipe to it is closed, with this process
 
 
 @functools.cache
@@ -30,10 +31,12 @@ def python(*modules: str) -> str:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     command, address = folder / "python", folder / "socket"
     boot = "from tests.warm.server import next_program; exec(next_program())"
-    subprocess.Popen(
+    server = subprocess.Popen(
         [sys.executable, "-c", boot, str(address), "torch", *modules],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=HERE.parents[1],
-    ).stdout.readline()  # it listens  # fmt: skip
+    )  # fmt: skip
+    _servers.append(server)
+    assert server.stdout is not None and server.stdout.readline() == b"listening\n"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{HERE / "client.py"}" "{address}" "$@"\n')
     command.chmod(0o700)
     return str(command)
