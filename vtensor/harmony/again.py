@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from ..errors import HarmonyError
 from .buffers import Buffers
 from .forwards import Forwards, in_backward
-from .stateful import Stateful
+from .stateful import Stateful, Unseen
 
 __all__ = ["Again"]
 
@@ -26,17 +26,17 @@ __all__ = ["Again"]
 class Again:
     """Layers whose forward runs again in backward, until :meth:`remove`."""
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
+    def __init__(self, layers: Sequence[nn.Module], unseen: Unseen | None = None) -> None:
         self._forwards = Forwards()
         for layer in layers:
-            self._forwards.exchange(layer, _twice(layer, layer.forward))
+            self._forwards.exchange(layer, _twice(layer, layer.forward, unseen))
 
     def remove(self) -> None:
         """The model is as it was."""
         self._forwards.put_back()
 
 
-def _twice(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+def _twice(layer: nn.Module, forward: Callable[..., Any], unseen: Unseen | None) -> Callable[..., Any]:
     stateful: Stateful | None = None
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -44,7 +44,7 @@ def _twice(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         if stateful is None:
-            stateful = Stateful(layer, [layer])
+            stateful = Stateful(layer, [layer], unseen)
         elif in_backward() and stateful.changed():
             raise HarmonyError(
                 f"a {type(layer).__name__} changes its buffers, and the program's own checkpoints run it again, which "

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from torch import nn
 
 from ..errors import HarmonyError
 from .forwards import in_backward
-from .stateful import Place, Stateful
+from .stateful import Stateful, Unseen
 from .stops import Stops
 from .weave import Weave
 
@@ -39,11 +39,11 @@ class Between:
         packs: Sequence[Sequence[nn.Module]],
         weave: Weave,
         stops: Stops,
-        written_unseen: Collection[Place],
+        unseen: Unseen | None,
     ) -> None:
         self._model, self._packs, self._weave, self._stops = model, packs, weave, stops
         self._layers = list(itertools.chain(*packs))
-        self._stateful = Stateful(model, self._layers, by_content=written_unseen.__contains__)
+        self._stateful = Stateful(model, self._layers, unseen)
         self._newest: dict[Hashable, int] = defaultdict(int)  # by memory of buffers: the last microbatch there
         self._calls: dict[tuple[int, nn.Module], int] = defaultdict(int)
         self._passed: dict[Any, set[int]] = defaultdict(set)  # by module and number of its call, or by parameter

@@ -7,16 +7,19 @@ Leaves: which forwards run again (``again``), which modules change their buffers
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Hashable, Iterator, Sequence
 
 import torch
 from torch import nn
 
-from .stateful import memory_of
+from ..hooks.doors import storage_of
+from .stateful import memories_of, span_of, version_of
 
 __all__ = ["Buffers"]
 
-_SMALL = 1 << 20  # bytes of what is kept, whatever it holds
+_SMALL = 1 << 16  # bytes of what is kept, whatever it holds
+_ALIGN = 16  # of elements, at most
 
 
 class Buffers:
@@ -38,7 +41,7 @@ class Buffers:
         ]
         copies = _copied([buffer for _, _, buffer in found])
         self._found = [(place, name, copy) for (place, name, _), copy in zip(found, copies, strict=True)]
-        self._versions = [(buffer, buffer._version) for _, _, buffer in found]
+        self._versions = [(buffer, version_of(buffer)) for _, _, buffer in found]
         self._set = [
             (vars(module), name, value)
             for module in layer.modules()
@@ -56,9 +59,9 @@ class Buffers:
             for (place, name, before), (buffer, version) in zip(self._found, self._versions, strict=True)
             if before.is_floating_point()
             or before.is_complex()
-            or before.nbytes <= _SMALL
+            or _storage_size(before) <= _SMALL
             or place.get(name) is not buffer
-            or buffer._version != version
+            or version_of(buffer) != version
         ]
         self._versions = []
 
@@ -77,9 +80,10 @@ class Buffers:
 
 def _copied(buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """One for each. Where several are one tensor, or views of one memory, so are their copies."""
+    one_each = {id(buffer): buffer for buffer in buffers}
     sharing: dict[Hashable, dict[int, torch.Tensor]] = {}
-    for buffer in buffers:
-        sharing.setdefault(memory_of(buffer), {})[id(buffer)] = buffer
+    for key, memory in memories_of(one_each.values()).items():
+        sharing.setdefault(memory, {})[key] = one_each[key]
     made: dict[int, torch.Tensor] = {}
     with torch.no_grad():
         for views in sharing.values():
@@ -92,12 +96,18 @@ def _copied(buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _views_copied(views: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-    any_of_them = next(iter(views.values()))
-    whole = torch.empty(0, dtype=torch.uint8, device=any_of_them.device)
-    memory = whole.set_(any_of_them.untyped_storage()).clone().untyped_storage()
+    any_of_them, spans = next(iter(views.values())), [span_of(view) for view in views.values()]
+    first, last = min(begin for begin, _ in spans) // _ALIGN * _ALIGN, max(end for _, end in spans)
+    whole = torch.empty(0, dtype=torch.uint8, device=any_of_them.device).set_(any_of_them.untyped_storage())
+    memory = whole[first:last].clone().untyped_storage()
     return {
         key: torch.empty(0, dtype=view.dtype, device=view.device).set_(
-            memory, view.storage_offset(), view.size(), view.stride()
+            memory, view.storage_offset() - first // view.element_size(), view.size(), view.stride()
         )
         for key, view in views.items()
     }
+
+
+def _storage_size(tensor: torch.Tensor) -> int:
+    """Bytes; more than any where there is no such thing."""
+    return storage_of(tensor).nbytes() if tensor.layout == torch.strided else sys.maxsize

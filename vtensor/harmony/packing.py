@@ -6,7 +6,7 @@ Leaves: finding layers (``layers``), watching them run (``stops``), cutting rows
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from ..logs import log
 from ..session.lifecycle import active_config, is_enabled
 from ..settings.sizes import format_bytes
 from .packs import COPIES, cut_evenly, pack
-from .stateful import Place
+from .stateful import Unseen
 from .stops import Order
 
 __all__ = ["Packing"]
@@ -53,8 +53,8 @@ class Packing:
         self.layers = list(layers)
         self.ordered = False
         """Whether the layers are in the order in which they run."""
-        self.written_unseen: Collection[Place] = ()
-        """Buffers that are, past autograd, as the order showed."""
+        self.unseen: Unseen | None = None
+        """What is written past autograd, once the order has shown it."""
         self.budget: int | None = None
         """Of the process that has the least, where several are to have the same packs, 0 if one has none at all; None:
         this one's."""
@@ -81,7 +81,7 @@ class Packing:
     def order_by(self, order: Order) -> None:
         """From now on layers are those that can take turns, in the order in which they ran."""
         found, self.layers, self.ordered = len(self.layers), order.once(), True
-        self.written_unseen = order.written_unseen()
+        self.unseen = order.unseen()
         if found and not order.ran:
             log.warning("Harmony: none of the layers it found is called, so none can take turns; layers= names others")
         elif found and not self.layers:

@@ -6,7 +6,7 @@ Leaves: when modules run (``stops``), in which order that must be (``between``),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Hashable, Iterable
+from collections.abc import Collection, Container, Hashable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,14 +14,14 @@ from torch import nn
 
 from ..hooks.doors import storage_of
 
-__all__ = ["Place", "Stateful", "memory_of"]
+__all__ = ["Stateful", "Unseen", "memories_of", "span_of", "version_of"]
 
 Place = tuple[nn.Module, str]
 """Of a buffer: its module and its name there."""
 
 # Bytes of what is always compared by what it holds, too, as versions miss writes past autograd (`.data`, NumPy). The
 # statistics of a thousand channels are of four thousand bytes; tables and masks are large, and constant.
-_SMALL = 1 << 20
+_SMALL = 1 << 19
 
 
 def _past_the_program() -> Any:
@@ -39,14 +39,51 @@ def _is_plain(buffer: torch.Tensor) -> bool:
     )
 
 
-def memory_of(buffer: torch.Tensor) -> Hashable:
-    """What it has in common with all that share its memory; as long as it lives."""
-    return storage_of(buffer)._cdata if _is_plain(buffer) else id(buffer)
+def span_of(buffer: torch.Tensor) -> tuple[int, int]:
+    """From which byte of its storage to which it may have elements."""
+    first = int(buffer.storage_offset()) * buffer.element_size()
+    if buffer.numel() == 0:
+        return first, first
+    reach = sum((size - 1) * int(stride) for size, stride in zip(buffer.shape, buffer.stride(), strict=True))
+    return first, first + (reach + 1) * buffer.element_size()
 
 
-def _version(buffer: torch.Tensor) -> int:
+def memories_of(buffers: Iterable[torch.Tensor]) -> dict[int, Hashable]:
+    """By the buffers' ids, what those have in common that share memory; as long as they live."""
+    found: dict[int, Hashable] = {}
+    by_storage: dict[int, list[torch.Tensor]] = {}
+    for buffer in buffers:
+        if _is_plain(buffer):
+            by_storage.setdefault(storage_of(buffer)._cdata, []).append(buffer)
+        else:
+            found[id(buffer)] = id(buffer)
+    for storage, views in by_storage.items():
+        begin = end = 0
+        for view in sorted(views, key=span_of):
+            first, last = span_of(view)
+            if first >= end:
+                begin = first
+            end = max(end, last)
+            found[id(view)] = (storage, begin)
+    return found
+
+
+def version_of(buffer: torch.Tensor) -> int:
+    """What autograd counts of writes; 0 where it counts none."""
     has_none = not nn.parameter.is_lazy(buffer) and buffer.is_inference()
     return 0 if has_none else buffer._version
+
+
+class Unseen:
+    """Which buffers the first microbatch of all wrote past autograd, and in which mode modules were."""
+
+    def __init__(self, written: Collection[Place], modes: Mapping[nn.Module, bool]) -> None:
+        self._written, self._modes = written, modes
+
+    def may_be(self, place: Place) -> bool:
+        """Whether the buffer there was, or may be as its module is in the other mode now."""
+        module, _ = place
+        return place in self._written or self._modes.get(module) is not module.training
 
 
 class _Before:
@@ -54,7 +91,7 @@ class _Before:
 
     def __init__(self, buffer: torch.Tensor | None, by_content: bool) -> None:
         self._buffer, self._copy = buffer, None
-        self._version = 0 if buffer is None else _version(buffer)
+        self._version = 0 if buffer is None else version_of(buffer)
         if buffer is not None and _is_plain(buffer) and (by_content or buffer.nbytes <= _SMALL):
             with _past_the_program(), torch.no_grad():
                 self._copy = buffer.detach().clone()
@@ -71,7 +108,7 @@ class _Before:
             return not torch.equal(one, other)
 
     def _is_known_to_be(self, now: torch.Tensor | None) -> bool:
-        return now is self._buffer and (now is None or _version(now) == self._version)
+        return now is self._buffer and (now is None or version_of(now) == self._version)
 
 
 class Stateful:
@@ -84,30 +121,32 @@ class Stateful:
     ----------
     model
         Which has `layers` somewhere.
-    by_content
-        Which buffers to copy, however large, to compare them by what they hold.
+    unseen
+        Which large buffers are copied, too, to be compared by what they hold; None: all.
     """
 
-    def __init__(
-        self, model: nn.Module, layers: Iterable[nn.Module], by_content: Callable[[Place], bool] = lambda _: False
-    ) -> None:
+    def __init__(self, model: nn.Module, layers: Iterable[nn.Module], unseen: Unseen | None = None) -> None:
         layers = dict.fromkeys(layers)
         self.layers = [layer for layer in layers if any(module._buffers for module in layer.modules())]
         outside = _outside(model, layers)
         self.others = [each for each in outside if each._buffers and layers.keys().isdisjoint(each.modules())]
         """What lies outside of layers, each with its own buffers only."""
         parts = {other: [other] for other in self.others} | {layer: list(layer.modules()) for layer in self.layers}
-        self._before: dict[Place, _Before] = {}
         self._places: dict[Hashable, dict[Place, None]] = {}  # by memory
         self._holders: dict[Hashable, dict[nn.Module, None]] = {}
         self._memories: dict[nn.Module, dict[Hashable, None]] = {module: {} for module in parts}
+        buffers = {
+            (part, name): buffer for each in parts.values() for part in each for name, buffer in part._buffers.items()
+        }
+        memories = memories_of({id(buffer): buffer for buffer in buffers.values() if buffer is not None}.values())
+        self._before = {
+            place: _Before(buffer, unseen is None or unseen.may_be(place)) for place, buffer in buffers.items()
+        }
         for module in parts:
             for part in parts[module]:
-                for name, buffer in part._buffers.items():
+                for name in part._buffers:
                     place = (part, name)
-                    if place not in self._before:
-                        self._before[place] = _Before(buffer, by_content(place))
-                    memory = place if buffer is None else memory_of(buffer)
+                    memory = memories.get(id(buffers[place]), place)
                     self._places.setdefault(memory, {})[place] = None
                     self._holders.setdefault(memory, {})[module] = None
                     self._memories[module][memory] = None
@@ -132,9 +171,10 @@ class Stateful:
         """All memories of which that is so."""
         return [memory for memory in self._places if self.has_changed(memory)]
 
-    def written_unseen(self) -> frozenset[Place]:
-        """Those of which only what they hold tells that they have changed."""
-        return frozenset(place for place, before in self._before.items() if before.was_written_unseen(_now(place)))
+    def unseen(self) -> Unseen:
+        """What was written since past autograd."""
+        written = frozenset(place for place, before in self._before.items() if before.was_written_unseen(_now(place)))
+        return Unseen(written, {module: module.training for module, _ in self._before})
 
 
 def _now(place: Place) -> torch.Tensor | None:

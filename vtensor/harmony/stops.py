@@ -13,7 +13,7 @@ come between.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch import nn
 from ..errors import HarmonyError
 from .forwards import in_backward
 from .microbatches import tensors_of
-from .stateful import Place, Stateful
+from .stateful import Stateful, Unseen
 from .weave import Weave
 
 __all__ = ["Order", "Stops"]
@@ -127,7 +127,7 @@ class Order:
         counted: Callable[[], bool] = lambda: True,
     ) -> None:
         self._layers, self._watched, self._counted = list(layers), watched, counted
-        self._stateful = Stateful(model, layers, by_content=lambda _: True)  # once for each model
+        self._stateful = Stateful(model, layers)
         self._ran: list[nn.Module] = []  # all calls, those of the user's checkpoints in backward among them
         self._count: list[nn.Module] = []  # those that count
         modules = [*self._layers, *self._stateful.others]
@@ -149,9 +149,9 @@ class Order:
         """Whether any of the layers did."""
         return bool(self._count)
 
-    def written_unseen(self) -> Collection[Place]:
-        """Buffers that were written past autograd."""
-        return self._stateful.written_unseen()
+    def unseen(self) -> Unseen:
+        """What was written past autograd."""
+        return self._stateful.unseen()
 
     def once(self) -> list[nn.Module]:
         """Layers that ran once, in that order; those that did not run stay behind those they were behind.

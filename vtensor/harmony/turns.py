@@ -7,13 +7,13 @@ Leaves: what each part does (``stops``, ``between``, ``again``), whose turn it i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from torch import nn
 
 from .again import Again
 from .between import Between
-from .stateful import Place
+from .stateful import Unseen
 from .stops import Stops
 from .weave import Weave
 
@@ -37,26 +37,25 @@ class Turns:
 
     def begin_alone(self, packs: list[list[nn.Module]]) -> None:
         """The first microbatch runs by itself, and shows by which packs the others take turns."""
-        self._run_again(packs)
+        self._run_again(packs, None)
 
-    def take(self, packs: list[list[nn.Module]], written_unseen: Collection[Place]) -> None:
-        """From now on, by these packs. Of some buffers only what they hold tells that they have changed."""
+    def take(self, packs: list[list[nn.Module]], unseen: Unseen | None) -> None:
+        """From now on, by these packs; `unseen` is what is known of writes past autograd."""
         self.remove()
         self.packs = packs
         self._stops = Stops(packs, self._weave, self._here)
         self._parts.append(self._stops)
         if self._here is None and len(packs) > 1:  # else each microbatch runs to its end
-            between = Between(self._model, packs, self._weave, self._stops, written_unseen)
+            between = Between(self._model, packs, self._weave, self._stops, unseen)
             self._parts.append(between)
             between.begin()
         self._stops.begin()  # a microbatch stops first, and then waits for those before it
-        self._run_again(packs)
+        self._run_again(packs, unseen)
 
-    def _run_again(self, packs: list[list[nn.Module]]) -> None:
+    def _run_again(self, packs: list[list[nn.Module]], unseen: Unseen | None) -> None:
         if self._recompute:
-            self._parts.append(
-                Again([each for each in itertools.chain(*packs[:-1]) if self._here is None or self._here(each)])
-            )
+            layers = [each for each in itertools.chain(*packs[:-1]) if self._here is None or self._here(each)]
+            self._parts.append(Again(layers, unseen))
 
     def forward_is_over(self, microbatch: int) -> None:
         """Of the microbatch."""

@@ -30,7 +30,9 @@ def tensors_of_scripted(what: Any) -> Iterator[torch.Tensor]:
 
 
 def _constants(function: Any) -> Iterator[torch.Tensor]:
-    graph = function.inlined_graph  # with functions that it calls; nodes live as long as it does
+    graph = function.graph  # nodes live as long as it does
+    if graph.findAllNodes("prim::CallFunction"):
+        graph = function.inlined_graph  # with what it calls
     for node in graph.findAllNodes("prim::Constant"):
         yield from _tensors(node.output().toIValue())
 
