@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,7 @@ PAGE = 4096
 
 def test_importing_builds_nothing_and_imports_no_core() -> None:
     code = "import vtensor, sys; assert not any('_vtensor_native' in m for m in sys.modules)"
-    subprocess.run([python(), "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_public_name_is_exported_once() -> None:

@@ -13,7 +13,8 @@ def main() -> None:
     address, *arguments = sys.argv[1:]
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
-        wanted = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}  # noqa: PTH109 (a slow import)
+        folder = os.getcwd()  # noqa: PTH109 (a slow import)
+        wanted = {"arguments": arguments, "folder": folder, "environment": dict(os.environ)}
         socket.send_fds(server, [json.dumps(wanted).encode() + b"\n"], [0, 1, 2])
         status = int(server.makefile().readline())
     code = os.waitstatus_to_exitcode(status)

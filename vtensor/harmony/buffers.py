@@ -80,10 +80,10 @@ class Buffers:
 
 def _copied(buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """One for each. Where several are one tensor, or views of one memory, so are their copies."""
-    one_each = {id(buffer): buffer for buffer in buffers}
+    memories = memories_of(buffers)
     sharing: dict[Hashable, dict[int, torch.Tensor]] = {}
-    for key, memory in memories_of(one_each.values()).items():
-        sharing.setdefault(memory, {})[key] = one_each[key]
+    for buffer in buffers:
+        sharing.setdefault(memories[id(buffer)], {})[id(buffer)] = buffer
     made: dict[int, torch.Tensor] = {}
     with torch.no_grad():
         for views in sharing.values():
@@ -98,8 +98,8 @@ def _copied(buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _views_copied(views: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
     any_of_them, spans = next(iter(views.values())), [span_of(view) for view in views.values()]
     first, last = min(begin for begin, _ in spans) // _ALIGN * _ALIGN, max(end for _, end in spans)
-    whole = torch.empty(0, dtype=torch.uint8, device=any_of_them.device).set_(any_of_them.untyped_storage())
-    memory = whole[first:last].clone().untyped_storage()
+    whole = torch.empty(0, dtype=torch.uint8, device=any_of_them.device).set_(storage_of(any_of_them))
+    memory = storage_of(whole[first:last].clone())
     return {
         key: torch.empty(0, dtype=view.dtype, device=view.device).set_(
             memory, view.storage_offset() - first // view.element_size(), view.size(), view.stride()

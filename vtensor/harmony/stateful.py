@@ -49,7 +49,7 @@ def span_of(buffer: torch.Tensor) -> tuple[int, int]:
 
 
 def memories_of(buffers: Iterable[torch.Tensor]) -> dict[int, Hashable]:
-    """By the buffers' ids, what those have in common that share memory; as long as they live."""
+    """By the buffers' ids, what those have in common that share memory; as long as they live. One may come again."""
     found: dict[int, Hashable] = {}
     by_storage: dict[int, list[torch.Tensor]] = {}
     for buffer in buffers:
@@ -138,7 +138,7 @@ class Stateful:
         buffers = {
             (part, name): buffer for each in parts.values() for part in each for name, buffer in part._buffers.items()
         }
-        memories = memories_of({id(buffer): buffer for buffer in buffers.values() if buffer is not None}.values())
+        memories = memories_of(buffer for buffer in buffers.values() if buffer is not None)
         self._before = {
             place: _Before(buffer, unseen is None or unseen.may_be(place)) for place, buffer in buffers.items()
         }
