@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
 
 import lgm
 import vtensor
@@ -34,6 +33,7 @@ from .ways import PEERS, NotSupportedError
 __all__ = ["Comparison", "all_ways"]
 
 MIB = 1 << 20
+_REFUSALS = (ValueError, TypeError, NotImplementedError)  # of a model, by libraries
 
 
 def all_ways() -> list[str]:
@@ -117,7 +117,7 @@ class Comparison:
                 run = Run(self.name, self.make, self.device, self.dtype == "bf16", how, share)
         except torch.OutOfMemoryError:
             return self.without(share, way, "does not fit")
-        except (NotSupportedError, TorchDynamoException, ValueError, TypeError, NotImplementedError) as error:
+        except (NotSupportedError, torch._dynamo.exc.TorchDynamoException, *_REFUSALS) as error:
             return self.without(share, way, f"not supported: {' '.join(str(error).split())[:120]}")
         row = self.row(share, way, run)
         return row if how.same_bits else row | {"identical": "not promised"}

@@ -94,7 +94,7 @@ def test_where_too_many_find_none_nobody_has_one(monkeypatch: pytest.MonkeyPatch
 
 
 def test_with_chunks_to_spare_each_has_one() -> None:
-    trace = on_gpu(lgm.load_trace(TRACES / "vit.npz"), GPUS["h100"], "fp32", 8, chunk_bytes=16 << 20)
+    trace = on_gpu(lgm.load_trace(TRACES / "vit.npz"), GPUS["h100"], "fp32", 4, chunk_bytes=8 << 20)
     budget = analyze_lifetimes(trace).peak // 2
     spare = to_spare(trace, budget)
     assert spare == math.ceil(0.03 * budget)

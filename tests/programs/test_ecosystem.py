@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import lightning
-import peft
 import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import find_executable_batch_size
-from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
-from lightning.pytorch.utilities.memory import is_oom_error
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -87,6 +83,8 @@ def trainer_recomputes() -> Any:
 
 
 def lora() -> Any:
+    import peft
+
     config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
     with tempfile.TemporaryDirectory() as folder:
         return trained(folder, peft.get_peft_model(language_model(), config))
@@ -168,83 +166,31 @@ def compiled_with_optimizer() -> Any:
 # --- Lightning ----------------------------------------------------------------------------------------------------
 
 
-class Module(lightning.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(
-            *(part for _ in range(4) for part in (nn.Linear(128, 128), nn.BatchNorm1d(128), nn.ReLU()))
-        )
+def of_lightning(name: str) -> Callable[[], Any]:
+    """A loop of ``lightning_loops``."""
 
-    def training_step(self, batch: Any, _index: int) -> torch.Tensor:
-        loss: torch.Tensor = (self.layers(batch[0]) - batch[0]).square().mean()
-        self.log("loss", loss)
-        return loss
+    def run() -> Any:
+        return getattr(importlib.import_module(".lightning_loops", __package__), name)()
 
-    def validation_step(self, batch: Any, _index: int) -> None:
-        self.log("validation", self.layers(batch[0]).mean())
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW(self.parameters(), lr=1e-3)
-
-
-class TwoOptimizers(Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch: Any, _index: int) -> None:  # type: ignore[override]
-        for optimizer in self.optimizers():  # type: ignore[union-attr]
-            loss = (self.layers(batch[0]) - batch[0]).square().mean()
-            optimizer.zero_grad()
-            self.manual_backward(loss)
-            optimizer.step()
-
-    def configure_optimizers(self) -> Any:
-        halves = list(self.layers[:6].parameters()), list(self.layers[6:].parameters())
-        return [torch.optim.SGD(half, lr=0.1, momentum=0.9) for half in halves]
-
-
-def fit(module: lightning.LightningModule, epochs: int = 4, resume: Any = None, **options: Any) -> Any:
-    torch.manual_seed(1)
-    data = torch.utils.data.TensorDataset(torch.randn(4 * 32, 128))
-    loader = torch.utils.data.DataLoader(data, batch_size=32)
-    options = {"enable_checkpointing": False, **options}
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = lightning.Trainer(max_epochs=epochs, accelerator="cpu", **quiet, **options)
-    trainer.fit(module, loader, loader, ckpt_path=resume)
-    return module.state_dict(), [optimizer.state_dict()["state"] for optimizer in trainer.optimizers]
-
-
-def lightning_validates() -> Any:
-    return fit(Module())
-
-
-def lightning_averages_weights() -> Any:
-    return fit(Module(), callbacks=[StochasticWeightAveraging(swa_lrs=1e-3, swa_epoch_start=2)])
-
-
-def lightning_two_optimizers() -> Any:
-    return fit(TwoOptimizers())
-
-
-def lightning_resumes() -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        keep = ModelCheckpoint(folder, save_last=True)
-        first = fit(Module(), enable_checkpointing=True, callbacks=[keep], default_root_dir=folder)
-        return first, fit(Module(), epochs=8, resume=Path(folder) / "last.ckpt", default_root_dir=folder)
+    return run
 
 
 # How many iterations have an evaluation in them, or come after a resumption: those cannot be like the others.
 PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
-    program.__name__: (program, interrupted)
-    for program, interrupted in (
-        (trainer, 0), (accelerate, 0), (lightning_validates, 4), (trainer_accumulates, 0), (trainer_recomputes, 0),
-        (trainer_checkpoints_evaluates_and_resumes, 4), (lora, 0), (lightning_averages_weights, 5),
-        (lightning_two_optimizers, 4), (lightning_resumes, 8), (trl_pads, 0),
-        (compiled, 0), (compiled_with_optimizer, 0),
-    )
-}  # fmt: skip
+    "trainer": (trainer, 0),
+    "trainer_accumulates": (trainer_accumulates, 0),
+    "trainer_recomputes": (trainer_recomputes, 0),
+    "trainer_checkpoints_evaluates_and_resumes": (trainer_checkpoints_evaluates_and_resumes, 4),
+    "accelerate": (accelerate, 0),
+    "lora": (lora, 0),
+    "trl_pads": (trl_pads, 0),
+    "compiled": (compiled, 0),
+    "compiled_with_optimizer": (compiled_with_optimizer, 0),
+    "lightning_validates": (of_lightning("validates"), 4),
+    "lightning_averages_weights": (of_lightning("averages_weights"), 5),
+    "lightning_two_optimizers": (of_lightning("two_optimizers"), 4),
+    "lightning_resumes": (of_lightning("resumes"), 8),
+}
 SHARES = {"trl_pads": 0.75}  # what it looks at beside the loss needs two thirds at once
 QUICK = ("trainer", "lightning_validates")
 
@@ -261,6 +207,8 @@ def test_loops_of_libraries(name: str) -> None:
 
 def test_libraries_that_try_smaller_batches_know_that_memory_is_full() -> None:
     """They go by the words of torch's errors."""
+    from lightning.pytorch.utilities.memory import is_oom_error
+
     tried = []
 
     @find_executable_batch_size(starting_batch_size=4096)
