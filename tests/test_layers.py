@@ -106,8 +106,8 @@ LGM_ROOMS = {  # the modules of each package of lgm/
 }
 HARMONY = [
     {"arguments", "layers", "packs", "microbatches", "generators", "forwards", "replicas", "wire", "host_memory"},
-    {"mail", "stateful"},
-    {"whole", "neighbours", "buffers"},
+    {"mail", "memories"},
+    {"whole", "neighbours", "buffers", "snapshots"},
     {"hosted"},
     {"weave", "updates", "again"},
     {"stops"},

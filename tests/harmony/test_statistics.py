@@ -116,6 +116,52 @@ class Apart(Twins):
         self.one.mean, self.two.mean = memory[:8], memory[4:]
 
 
+class Histogram(nn.Linear):
+    """A large table of whole numbers, of which NumPy writes a part."""
+
+    table: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+        self.register_buffer("table", torch.ones(1 << 17, dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table.numpy()[:8] += (x > 0).sum(0).numpy()
+        return super().forward(x / self.table[:8].clone())
+
+
+class Aliased(nn.Linear):
+    """One memory, of which autograd counts writes twice, or is read conjugated."""
+
+    one: torch.Tensor
+    two: torch.Tensor
+
+    def __init__(self, conjugated: bool = False) -> None:
+        super().__init__(8, 8)
+        self.register_buffer("one", torch.ones(1 << 17, dtype=torch.complex64 if conjugated else torch.int64))
+        self.register_buffer("two", self.one.conj() if conjugated else self.one.data)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.one[:8].add_((x > 0).sum(0))
+        return super().forward(x / self.two[:8].clone().real)
+
+
+class Passing(nn.Linear):
+    """A hook sets what another takes away; a buffer is made when it is first needed."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+        self.scale = nn.Parameter(torch.ones(8))
+        self.register_buffer("made", None)
+        self.register_forward_pre_hook(lambda module, _: setattr(module, "passing", module.scale * 2))
+        self.register_forward_hook(lambda module, *_: delattr(module, "passing"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.made is None:
+            self.made = torch.ones(8)
+        return super().forward(x * self.passing * self.made)  # type: ignore[operator]
+
+
 class Table(nn.Linear):
     def __init__(self, table: torch.Tensor) -> None:
         super().__init__(8, 8)
@@ -157,12 +203,52 @@ def test_statistics_are_those_of_the_ordinary_loop(make: Callable[[], nn.Module]
     check(make)
 
 
-@pytest.mark.parametrize("layer", [Moving, Counting, Normed, Twins, Apart])
+@pytest.mark.parametrize(
+    "layer",
+    [Moving, Counting, Normed, Twins, Apart, Histogram, Aliased, lambda: Aliased(conjugated=True), Passing],
+)
 def test_they_are_where_layers_run_again(layer: Callable[[], nn.Module]) -> None:
-    check(lambda: nn.Sequential(*(layer() for _ in range(4))), recompute=True)
+    model = check(lambda: nn.Sequential(*(layer() for _ in range(4))), recompute=True)
+    assert not any("passing" in vars(module) for module in model)
 
 
-def check(make: Callable[[], nn.Module], **options: Any) -> None:
+def test_arguments_may_have_the_names_of_a_checkpoints_own() -> None:
+    class Named(nn.Linear):
+        def forward(self, x: torch.Tensor, *, debug: bool = True, use_reentrant: int = 1) -> torch.Tensor:
+            return super().forward(x) * (2 if debug else 1) + use_reentrant
+
+    class Calling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Named(8, 8) for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = torch.tanh(layer(x, debug=False, use_reentrant=2))
+            return x
+
+    check(Calling, recompute=True)
+
+
+def test_of_what_nobody_changes_no_copies_are_left() -> None:
+    """Tables of floats were kept for each layer and microbatch."""
+
+    class Looking(Table):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(nn.Linear.forward(self, x) * self.table[:8])
+
+    size, layers, microbatches = 1 << 20, 4, 8
+    with vtensor.enabled("1GiB", chunk=1 << 16, min_size=1 << 16):
+        model = nn.Sequential(*(Looking(torch.ones(size // 4)) for _ in range(layers)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=microbatches, packs=2, recompute=True)
+        trainer.step(torch.randn(8 * microbatches, 8))
+        vtensor.reset_peak_memory_stats()
+        trainer.step(torch.randn(8 * microbatches, 8))
+        assert vtensor.memory_stats()["wanted_bytes.peak"] < (layers + 4) * size
+
+
+def check(make: Callable[[], nn.Module], **options: Any) -> nn.Module:
     torch.manual_seed(0)
     model = make()
     torch.manual_seed(0)
@@ -182,6 +268,7 @@ def check(make: Callable[[], nn.Module], **options: Any) -> None:
         for name, value in model.state_dict().items()
         if not torch.equal(value.to_dense(), expected[name].to_dense())
     ] == []
+    return model
 
 
 def test_the_programs_own_checkpoints_within_ours() -> None:

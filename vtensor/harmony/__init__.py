@@ -11,8 +11,9 @@ where a pack begins.
 
 Rooms: ``trainer`` (what users call), ``arguments`` (what it cannot be asked for), ``layers`` (which parts of a model
 take turns), ``packs`` (which of them together), ``weave`` (threads that take turns), ``stops`` (hooks at which they
-do), ``between`` (what comes in order besides), ``stateful`` (modules that change their buffers), ``turns`` (these, for
-one step), ``updates`` (each pack's when it is complete), ``packing`` (layers in their order, by the budget),
+do), ``between`` (what comes in order besides), ``snapshots`` (modules that change their buffers),
+``memories`` (how that is seen), ``turns`` (these, for one step), ``updates`` (each pack's when it is complete),
+``packing`` (layers in their order, by the budget),
 ``replicas`` (averaging gradients of several processes), ``pipeline`` (layers that live in other processes),
 ``rehearsal`` (before they do), ``wire`` and ``mail`` (values and tensors between processes), ``whole`` (weights and
 states of all of them), ``hosted`` (updates in the host's memory), ``host_memory`` and ``neighbours`` (that memory, of

@@ -8,6 +8,7 @@ Leaves: buffers as in the first run (``buffers``); making single tensors again, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +17,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import HarmonyError
-from .buffers import Buffers
+from .buffers import BufferCopies
 from .forwards import Forwards, in_backward
-from .stateful import Stateful, Unseen
+from .memories import UnseenWrites
+from .snapshots import BufferSnapshot
 
 __all__ = ["Again"]
 
@@ -26,7 +28,7 @@ __all__ = ["Again"]
 class Again:
     """Layers whose forward runs again in backward, until :meth:`remove`."""
 
-    def __init__(self, layers: Sequence[nn.Module], unseen: Unseen | None = None) -> None:
+    def __init__(self, layers: Sequence[nn.Module], unseen: UnseenWrites | None = None) -> None:
         self._forwards = Forwards()
         for layer in layers:
             self._forwards.exchange(layer, _twice(layer, layer.forward, unseen))
@@ -36,21 +38,22 @@ class Again:
         self._forwards.put_back()
 
 
-def _twice(layer: nn.Module, forward: Callable[..., Any], unseen: Unseen | None) -> Callable[..., Any]:
-    stateful: Stateful | None = None
+def _twice(layer: nn.Module, forward: Callable[..., Any], unseen: UnseenWrites | None) -> Callable[..., Any]:
+    snapshot: BufferSnapshot | None = None
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        nonlocal stateful
+        nonlocal snapshot
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        if stateful is None:
-            stateful = Stateful(layer, [layer], unseen)
-        elif in_backward() and stateful.changed():
+        if snapshot is None:
+            snapshot = BufferSnapshot(layer, [layer], unseen)
+        elif in_backward() and snapshot.changed():
             raise HarmonyError(
                 f"a {type(layer).__name__} changes its buffers, and the program's own checkpoints run it again, which "
                 "would end early, within recompute=True: leave one of the two out"
             )
-        before = Buffers(layer)
-        return checkpoint(forward, *args, use_reentrant=False, context_fn=lambda: (before.first(), before), **kwargs)
+        before = BufferCopies(layer, unseen)
+        named = functools.partial(forward, **kwargs)  # some may have the names of the checkpoint's own
+        return checkpoint(named, *args, use_reentrant=False, context_fn=lambda: (before.first(), before))
 
     return run

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,8 @@ from torch import nn
 
 from ..errors import HarmonyError
 from .forwards import in_backward
-from .stateful import Stateful, Unseen
+from .memories import Memory, UnseenWrites
+from .snapshots import BufferSnapshot
 from .stops import Stops
 from .weave import Weave
 
@@ -39,12 +40,12 @@ class Between:
         packs: Sequence[Sequence[nn.Module]],
         weave: Weave,
         stops: Stops,
-        unseen: Unseen | None,
+        unseen: UnseenWrites | None,
     ) -> None:
         self._model, self._packs, self._weave, self._stops = model, packs, weave, stops
         self._layers = list(itertools.chain(*packs))
-        self._stateful = Stateful(model, self._layers, unseen)
-        self._newest: dict[Hashable, int] = defaultdict(int)  # by memory of buffers: the last microbatch there
+        self._snapshot = BufferSnapshot(model, self._layers, unseen)
+        self._newest: dict[Memory, int] = defaultdict(int)  # by memory of buffers: the last microbatch there
         self._calls: dict[tuple[int, nn.Module], int] = defaultdict(int)
         self._passed: dict[Any, set[int]] = defaultdict(set)  # by module and number of its call, or by parameter
         self._handles: list[Any] = []
@@ -54,7 +55,7 @@ class Between:
     def begin(self) -> None:
         """From now on; its hooks come before those that are there."""
         pack_of = {layer: k for k, layers in enumerate(self._packs) for layer in layers}
-        for module in self._stateful.all():  # before hooks of others, which may change its buffers, too
+        for module in self._snapshot.all():  # before hooks of others, which may change its buffers, too
             pack = pack_of.get(module, len(self._packs))
             self._handles.append(module.register_forward_pre_hook(self._comes(pack), prepend=True))
             self._handles.append(module.register_forward_hook(self._leaves))
@@ -95,9 +96,9 @@ class Between:
             self._passed[module, self._calls[current, module]].add(current)
 
     def _runs(self, module: nn.Module, current: int) -> None:
-        for memory in self._stateful.memories(module):
+        for memory in self._snapshot.memories(module):
             newest = self._newest[memory] = max(current, self._newest[memory])
-            if newest > current and self._stateful.has_changed(memory):
+            if newest > current and not memory.is_still():
                 names = {each: name for name, each in self._model.named_modules()}
                 raise HarmonyError(
                     f"{names[module]} ran in microbatch {current} when a later one had run it already, and changes its "

@@ -14,8 +14,8 @@ from torch import nn
 from ..logs import log
 from ..session.lifecycle import active_config, is_enabled
 from ..settings.sizes import format_bytes
+from .memories import UnseenWrites
 from .packs import COPIES, cut_evenly, pack
-from .stateful import Unseen
 from .stops import Order
 
 __all__ = ["Packing"]
@@ -53,7 +53,7 @@ class Packing:
         self.layers = list(layers)
         self.ordered = False
         """Whether the layers are in the order in which they run."""
-        self.unseen: Unseen | None = None
+        self.unseen: UnseenWrites | None = None
         """What is written past autograd, once the order has shown it."""
         self.budget: int | None = None
         """Of the process that has the least, where several are to have the same packs, 0 if one has none at all; None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .buffers import Buffers
+from .buffers import BufferCopies
 from .generators import Generators
 from .packing import Packing
 from .pipeline import Pipeline
@@ -33,11 +33,11 @@ def rehearse(pipeline: Pipeline, packing: Packing, model: nn.Module, loss: Calla
 
     def again() -> Any:
         generators.enter(0)
-        with torch.no_grad(), Buffers(model):
+        with torch.no_grad(), BufferCopies(model):
             return loss()
 
     try:
-        with torch.no_grad(), Buffers(model), pipeline.look() as look:
+        with torch.no_grad(), BufferCopies(model), pipeline.look() as look:
             order = Order(model, packing.layers)
             try:
                 found = loss()

@@ -21,8 +21,9 @@ from torch import nn
 
 from ..errors import HarmonyError
 from .forwards import in_backward
+from .memories import UnseenWrites
 from .microbatches import tensors_of
-from .stateful import Stateful, Unseen
+from .snapshots import BufferSnapshot
 from .weave import Weave
 
 __all__ = ["Order", "Stops"]
@@ -127,10 +128,10 @@ class Order:
         counted: Callable[[], bool] = lambda: True,
     ) -> None:
         self._layers, self._watched, self._counted = list(layers), watched, counted
-        self._stateful = Stateful(model, layers)
+        self._snapshot = BufferSnapshot(model, layers)
         self._ran: list[nn.Module] = []  # all calls, those of the user's checkpoints in backward among them
         self._count: list[nn.Module] = []  # those that count
-        modules = [*self._layers, *self._stateful.others]
+        modules = [*self._layers, *self._snapshot.others]
         self._handles = [module.register_forward_pre_hook(self._note) for module in modules]
 
     def _note(self, module: nn.Module, _args: Any) -> None:
@@ -149,9 +150,9 @@ class Order:
         """Whether any of the layers did."""
         return bool(self._count)
 
-    def unseen(self) -> Unseen:
+    def unseen(self) -> UnseenWrites:
         """What was written past autograd."""
-        return self._stateful.unseen()
+        return self._snapshot.unseen()
 
     def once(self) -> list[nn.Module]:
         """Layers that ran once, in that order; those that did not run stay behind those they were behind.
@@ -159,8 +160,8 @@ class Order:
         Not those that ran before something changed its buffers again: no other microbatch may come in between.
         """
         again = set[nn.Module]()
-        for memory in self._stateful.changed():
-            holders = self._stateful.holders(memory)
+        for memory in self._snapshot.changed():
+            holders = self._snapshot.holders(memory)
             calls = [k for k, ran in enumerate(self._ran) if ran in holders]
             if len(calls) > 1:
                 again.update(self._ran[calls[0] : calls[-1] + 1])

@@ -13,7 +13,7 @@ from torch import nn
 
 from .again import Again
 from .between import Between
-from .stateful import Unseen
+from .memories import UnseenWrites
 from .stops import Stops
 from .weave import Weave
 
@@ -39,7 +39,7 @@ class Turns:
         """The first microbatch runs by itself, and shows by which packs the others take turns."""
         self._run_again(packs, None)
 
-    def take(self, packs: list[list[nn.Module]], unseen: Unseen | None) -> None:
+    def take(self, packs: list[list[nn.Module]], unseen: UnseenWrites | None) -> None:
         """From now on, by these packs; `unseen` is what is known of writes past autograd."""
         self.remove()
         self.packs = packs
@@ -52,7 +52,7 @@ class Turns:
         self._stops.begin()  # a microbatch stops first, and then waits for those before it
         self._run_again(packs, unseen)
 
-    def _run_again(self, packs: list[list[nn.Module]], unseen: Unseen | None) -> None:
+    def _run_again(self, packs: list[list[nn.Module]], unseen: UnseenWrites | None) -> None:
         if self._recompute:
             layers = [each for each in itertools.chain(*packs[:-1]) if self._here is None or self._here(each)]
             self._parts.append(Again(layers, unseen))

@@ -1,0 +1,189 @@
+"""What lies in the memory of buffers, which several of them may share, and whether it was written.
+
+Covers: buffers that overlap; copies that overlap as they do; writes that autograd counts, and those past it.
+Leaves: of which modules (``snapshots``), copies to run with (``buffers``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..hooks.doors import storage_of
+
+__all__ = ["Memory", "Place", "UnseenWrites", "memories_of", "now"]
+
+Place = tuple[nn.Module, str]
+"""Of a buffer: its module and its name there."""
+
+# Bytes of what is always compared by what it holds, too, as versions miss writes past autograd (`.data`, NumPy). The
+# statistics of a thousand channels are of four thousand bytes; tables and masks are large, and constant.
+_SMALL = 1 << 19
+_ALIGN = 16  # of elements, at most
+
+
+class UnseenWrites:
+    """Which buffers the first microbatch of all wrote past autograd, and in which mode modules were."""
+
+    def __init__(self, written: Collection[Place], modes: Mapping[nn.Module, bool]) -> None:
+        self._written, self._modes = written, modes
+
+    def may_be_of(self, place: Place) -> bool:
+        """Whether the buffer there is written so, or perhaps: its module is in the other mode now."""
+        module, _ = place
+        return place in self._written or self._modes.get(module) is not module.training
+
+
+class Memory:
+    """Buffers that overlap, as they are now, until another is asked for.
+
+    Parameters
+    ----------
+    buffers
+        By where they are found: one, or several that overlap. None: there is no buffer yet.
+    unseen
+        What is known of writes past autograd: a large memory is compared by what it holds if there may be some; None:
+        if it is not known.
+    copied
+        Whether it is copied, whether or not that is compared.
+    """
+
+    def __init__(
+        self, buffers: Mapping[Place, torch.Tensor | None], unseen: UnseenWrites | None, copied: bool = False
+    ) -> None:
+        self._buffers = dict(buffers)
+        there = [buffer for buffer in self._buffers.values() if buffer is not None]
+        self._versions = [_version(buffer) for buffer in there]
+        self.is_plain = all(map(_is_plain, there))
+        """Whether its buffers are nothing but their memory."""
+        self._by_content = self.is_plain and (
+            unseen is None or all(each.nbytes <= _SMALL for each in there) or any(map(unseen.may_be_of, self._buffers))
+        )
+        self._copies: list[torch.Tensor] = []
+        if copied or self._by_content:
+            self._copies = _copied(there)
+
+    def is_still(self) -> bool:
+        """Nothing was written, by whoever ran, since this was made."""
+        return self._is_known_to_be() and not self.was_written_unseen()
+
+    def was_written_unseen(self) -> bool:
+        """Past autograd, by which nothing else tells that it has changed."""
+        if not self._by_content or not self._is_known_to_be():
+            return False
+        with _past_the_program(), torch.no_grad():
+            there = [buffer for buffer in self._buffers.values() if buffer is not None]
+            return not all(map(_same_bytes, self._copies, there))
+
+    def _is_known_to_be(self) -> bool:
+        there = [buffer for place, buffer in self._buffers.items() if now(place) is buffer]
+        counted = [_version(buffer) for buffer in there if buffer is not None]
+        return len(there) == len(self._buffers) and counted == self._versions
+
+    def places(self) -> Collection[Place]:
+        """Where its buffers were found."""
+        return self._buffers
+
+    def copies(self) -> dict[Place, torch.Tensor | None]:
+        """Of what its buffers held, if that was copied; they overlap as the buffers do."""
+        copies = iter(_copied(self._copies))
+        return {place: None if buffer is None else next(copies) for place, buffer in self._buffers.items()}
+
+
+def now(place: Place) -> torch.Tensor | None:
+    """What is there."""
+    module, name = place
+    return module._buffers.get(name)
+
+
+def memories_of(modules: Iterable[nn.Module]) -> list[dict[Place, torch.Tensor | None]]:
+    """The buffers of these modules, those together that overlap."""
+    found: list[dict[Place, torch.Tensor | None]] = []
+    by_storage: dict[int, dict[Place, torch.Tensor]] = {}
+    for module in dict.fromkeys(modules):
+        for name, buffer in module._buffers.items():
+            if buffer is None:
+                found.append({(module, name): None})
+            else:
+                storage = storage_of(buffer)._cdata if _is_plain(buffer) else id(buffer)
+                by_storage.setdefault(storage, {})[module, name] = buffer
+    for views in by_storage.values():
+        end = -1
+        for place in sorted(views, key=lambda place: _span(views[place])):
+            first, last = _span(views[place])
+            if first >= end:
+                found.append({})
+            end = max(end, last)
+            found[-1][place] = views[place]
+    return found
+
+
+def _past_the_program() -> Any:
+    """A context in which no mode of the program's, such as a checkpoint that chooses what it saves, sees operations."""
+    return torch._C._DisableTorchDispatch()
+
+
+def _is_plain(buffer: torch.Tensor) -> bool:
+    """Whether it is nothing but its memory."""
+    return (
+        type(buffer) in (torch.Tensor, nn.Parameter)
+        and buffer.layout == torch.strided
+        and buffer.device.type != "meta"
+        and not (buffer.is_nested or buffer.is_quantized)
+    )
+
+
+def _span(buffer: torch.Tensor) -> tuple[int, int]:
+    """From which byte of its storage to which it may have elements; of what has none, where it is."""
+    if not _is_plain(buffer):
+        return 0, 0
+    first = int(buffer.storage_offset()) * buffer.element_size()
+    if buffer.numel() == 0:
+        return first, first
+    reach = sum((size - 1) * int(stride) for size, stride in zip(buffer.shape, buffer.stride(), strict=True))
+    return first, first + (reach + 1) * buffer.element_size()
+
+
+def _version(buffer: torch.Tensor) -> int:
+    """What autograd counts of writes; 0 where it counts none."""
+    has_none = not nn.parameter.is_lazy(buffer) and buffer.is_inference()
+    return 0 if has_none else buffer._version
+
+
+def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    first, second = (
+        each.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8) for each in (one, other)
+    )
+    return torch.equal(first, second)
+
+
+def _copied(buffers: Collection[torch.Tensor]) -> list[torch.Tensor]:
+    """One for each; copies of what overlaps overlap, and of one tensor there is one."""
+    different = {id(buffer): buffer for buffer in buffers}
+    past_the_program = _past_the_program() if all(map(_is_plain, buffers)) else contextlib.nullcontext()
+    with past_the_program, torch.no_grad():
+        if len(different) == 1:
+            made = {key: buffer.detach().clone() for key, buffer in different.items()}
+        else:
+            made = _views_copied(different)
+    return [made[id(buffer)] for buffer in buffers]
+
+
+def _views_copied(views: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    if not views:
+        return {}
+    any_of_them, spans = next(iter(views.values())), [_span(view) for view in views.values()]
+    first, last = min(begin for begin, _ in spans) // _ALIGN * _ALIGN, max(end for _, end in spans)
+    whole = torch.empty(0, dtype=torch.uint8, device=any_of_them.device).set_(storage_of(any_of_them))
+    memory = storage_of(whole[first:last].clone())
+    made: dict[int, torch.Tensor] = {}
+    for key, view in views.items():
+        place = view.storage_offset() - first // view.element_size()
+        copy = torch.empty(0, dtype=view.dtype, device=view.device).set_(memory, place, view.size(), view.stride())
+        copy = copy.conj() if view.is_conj() else copy
+        made[key] = torch._neg_view(copy) if view.is_neg() else copy
+    return made
