@@ -75,35 +75,6 @@ def save_as_script(tensor: torch.Tensor, path: Path) -> None:
     module.save(str(path))
 
 
-class Holder(torch.nn.Module):
-    """Has tensors in containers, in a module of its own, and in the code of a function that was traced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of_list = [torch.randn(LARGE // 4)]
-        self.of_dict = {"x": torch.randn(LARGE // 4)}
-        self.inner = Scaled(torch.randn(LARGE // 4))
-        constant = torch.randn(LARGE // 4)
-        self.traced = torch.jit.trace(lambda y: constant * y, torch.ones(()))
-
-    def forward(self, y: torch.Tensor) -> torch.Tensor:
-        return self.traced(self.of_list[0].sum() + self.of_dict["x"].sum() + self.inner(y).sum())
-
-
-def test_all_that_a_script_holds_is_saved_and_nothing_else_is_touched(tmp_path: Path) -> None:
-    module, y = torch.jit.script(Holder()), torch.randn(128)
-    expected = module(y)
-    others = [torch.randn(LARGE // 4) for _ in range(6)]
-    away(*others)
-    for other in others:
-        other.sum()  # there again, as they are in the store
-    before = vtensor.memory_stats()["moved_out_bytes"]
-    module.save(str(tmp_path / "m"))
-    native.load().parts.evict_all()
-    assert vtensor.memory_stats()["moved_out_bytes"] - before <= 5 * LARGE
-    assert torch.equal(torch.jit.load(str(tmp_path / "m"))(y), expected)
-
-
 def load(path: Path) -> Any:
     if path.suffix == ".script":
         return {"x": torch.jit.load(str(path)).x}
