@@ -364,6 +364,20 @@ def test_what_is_lent_stays_lent_however_often_it_is_read() -> None:
         module.take_back(home.data_ptr(), home.nbytes)
 
 
+def test_one_access_reads_what_is_lent_in_two_chunks_where_there_is_one() -> None:
+    """They threw each other out for ever."""
+    home = torch.arange(2 * PAGE, dtype=torch.uint8)
+    with vtensor.enabled(PAGE, chunk=PAGE, min_size=1, policy="lru"):
+        module = native.load()
+        weight = torch.zeros(2 * PAGE, dtype=torch.uint8)
+        where = address_of(weight)
+        assert module.lend(where, home.data_ptr(), home.nbytes)
+        module.parts.evict_all()
+        across = ctypes.c_uint64.from_address(where + PAGE - 4).value
+        assert across == int.from_bytes(bytes(home[PAGE - 4 : PAGE + 4].tolist()), "little")
+        module.take_back(home.data_ptr(), home.nbytes)
+
+
 FAILS = (
     SCRIPT.partition("for step in range(3)")[0]
     + """
