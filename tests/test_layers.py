@@ -275,6 +275,16 @@ def overlong(source: Path) -> list[int]:
     return found
 
 
+def test_a_package_names_its_rooms() -> None:
+    """Whoever comes to it begins there."""
+    for top in ("vtensor", "lgm"):
+        for door in sorted(ROOT.glob(f"{top}/*/**/__init__.py")):
+            told = ast.get_docstring(ast.parse(door.read_text())) or ""
+            rooms = {each.stem for each in door.parent.iterdir() if each.suffix == ".py" or (each / "__init__.py").exists()}
+            unnamed = {room for room in rooms - {"__init__", "__main__"} if f"``{room}``" not in told}
+            assert not unnamed, (door.parent, unnamed)
+
+
 def test_lines_have_at_most_as_many_columns_as_promised() -> None:
     for source in [*PROSE, *sorted(ROOT.glob("docs/*.md")), *NATIVE]:
         assert overlong(source) == [], source.name

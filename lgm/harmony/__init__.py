@@ -6,7 +6,7 @@ run again; each pack is updated right after its backward.
 
 Rooms: ``profile`` (what is asked of layers; answered from a trace in ``recorded``, from Harmony's own measurements in
 ``measured``), ``packing`` (layers in packs), ``tasks`` (in which order, where), ``events`` (what happens when,
-simulated), ``search`` (over packs and microbatches), ``report``.
+simulated), ``search`` (over packs and microbatches), ``report``; ``command`` is ``lgm harmony``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Covers: one list of all of them, so that whatever part of a session came to be can be undone at any moment: what was
 there is noted before it is replaced, and forgotten only after it is back. An exception may come between any two lines
 (Ctrl-C raises one there): :func:`restore` called again goes on where it stopped.
-Leaves: what is put there (``doors``, ``foreach``, ``passes``, ``compiled``, ``strict``); locking (``session`` calls
+Leaves: what is put there (the others of this package); locking (``session`` calls
 under its lock).
 """
 
