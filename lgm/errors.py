@@ -6,7 +6,7 @@ __all__ = ["FormatError", "InfeasibleError", "InvalidPlanError", "LgmError"]
 
 
 class LgmError(Exception):
-    """Base of what this package raises on purpose."""
+    """Base of what this package raises on purpose, but for an argument that can never work: that is a ValueError."""
 
 
 class FormatError(LgmError):

@@ -78,7 +78,7 @@ def main() -> None:
     # What is printed by accident must not go between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    questions = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
+    questions = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 (whose file this is stays open)
     try:
         while select.select([questions], [], [], _PATIENCE)[0]:
             answers.write(framed(_answer(receive(_Whole(questions)))))

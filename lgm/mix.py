@@ -73,6 +73,8 @@ def analyze(
     ------
     InfeasibleError
         If one operation needs more than the budget; with ``"only"``, if not enough can be made again.
+    ValueError
+        For a word of `recompute` that is none of these.
     """
     if recompute not in get_args(Recompute):
         raise ValueError(f"recompute={recompute!r} is unknown; choose one of {', '.join(get_args(Recompute))}")

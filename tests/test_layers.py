@@ -280,8 +280,9 @@ def test_a_package_names_its_rooms() -> None:
     for top in ("vtensor", "lgm"):
         for door in sorted(ROOT.glob(f"{top}/*/**/__init__.py")):
             told = ast.get_docstring(ast.parse(door.read_text())) or ""
-            rooms = {each.stem for each in door.parent.iterdir() if each.suffix == ".py" or (each / "__init__.py").exists()}
-            unnamed = {room for room in rooms - {"__init__", "__main__"} if f"``{room}``" not in told}
+            inner = {each.parent.name for each in door.parent.glob("*/__init__.py")}
+            rooms = inner | {each.stem for each in door.parent.glob("*.py")} - {"__init__", "__main__"}
+            unnamed = {room for room in rooms if f"``{room}``" not in told}
             assert not unnamed, (door.parent, unnamed)
 
 

@@ -16,7 +16,15 @@ if importlib.util.find_spec("torch") is None:
     raise ImportError("vtensor trains PyTorch models, and PyTorch is not installed here: pip install torch")
 
 from .devices.gpu import cupy_allocator
-from .errors import BuildError, ConfigError, HarmonyError, NotEnabledError, UnsupportedDeviceError, VtensorError
+from .errors import (
+    BuildError,
+    ConfigError,
+    HarmonyError,
+    NotEnabledError,
+    NotRecordedError,
+    UnsupportedDeviceError,
+    VtensorError,
+)
 from .harmony import Harmony
 from .planning.current_planner import step
 from .planning.traces import record, save_trace
@@ -35,6 +43,7 @@ __all__ = [
     "Harmony",
     "HarmonyError",
     "NotEnabledError",
+    "NotRecordedError",
     "Residency",
     "UnsupportedDeviceError",
     "VTensor",

@@ -5,7 +5,15 @@ Out of memory is always :class:`torch.OutOfMemoryError`, as from torch itself.
 
 from __future__ import annotations
 
-__all__ = ["BuildError", "ConfigError", "HarmonyError", "NotEnabledError", "UnsupportedDeviceError", "VtensorError"]
+__all__ = [
+    "BuildError",
+    "ConfigError",
+    "HarmonyError",
+    "NotEnabledError",
+    "NotRecordedError",
+    "UnsupportedDeviceError",
+    "VtensorError",
+]
 
 
 class VtensorError(Exception):
@@ -21,6 +29,10 @@ class NotEnabledError(VtensorError, RuntimeError):
 
     def __init__(self) -> None:
         super().__init__("vtensor is not enabled; call vtensor.enable(budget=...) first")
+
+
+class NotRecordedError(VtensorError, RuntimeError):
+    """A question about an iteration before a whole one was recorded; the message says how one is."""
 
 
 class UnsupportedDeviceError(VtensorError, RuntimeError):

@@ -67,13 +67,17 @@ def split(tensor: torch.Tensor) -> list[VTensor]:
     Raises
     ------
     ConfigError
-        If the tensor is not managed (made before ``enable``, or smaller than ``min_size``).
+        If the tensor is not managed: made before ``enable``, smaller than ``min_size``, on another device, or in
+        memory that is not torch's own (of NumPy, shared, pinned).
+    TypeError
+        If it is no tensor.
     """
     pieces = _pieces(tensor)
     if not pieces:
         raise ConfigError(
-            "the tensor is not managed by vtensor: it was made before enable(), or is smaller than min_size. "
-            "A copy made now (tensor.clone()) is managed if it is large enough"
+            "the tensor is not managed by vtensor: it was made before enable(), is smaller than min_size, lies on "
+            "another device, or in memory that is not torch's own (of NumPy, shared, pinned). A copy made now "
+            "(tensor.clone()) is managed if it is large enough"
         )
     return pieces
 
@@ -106,14 +110,25 @@ def merge(tensor: torch.Tensor) -> torch.Tensor:
     """Bring every vTensor of the tensor back, at its old address, and return the tensor.
 
     What does not fit the budget is mapped in place in the host store (borrowed). Nothing keeps the pieces from leaving
-    again later. An unmanaged tensor is whole anyway.
+    again later. An unmanaged tensor is whole anyway, and so is any once vtensor is disabled.
+
+    Raises
+    ------
+    TypeError
+        If it is no tensor.
     """
     native.load().merge(address_of(tensor))
     return tensor
 
 
 def residency(tensor: torch.Tensor) -> Residency:
-    """Where the tensor's storage is now. Moves nothing."""
+    """Where the tensor's storage is now. Moves nothing.
+
+    Raises
+    ------
+    TypeError
+        If it is no tensor.
+    """
     pieces = _pieces(tensor)
     states = Counter(piece.state for piece in pieces)
     each = {state: states[state] for state in get_args(State)}

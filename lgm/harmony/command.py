@@ -50,7 +50,7 @@ def run(options: argparse.Namespace, progress: Callable[[str, float], None]) -> 
         if (count := getattr(options, name)) is not None and count < 1:
             raise LgmError(f"--{name} {count}: at least 1")
     if options.numbers is not None and options.gpu is None:
-        raise LgmError("--numbers is what --gpu computes in; name one")
+        raise LgmError("--numbers says what --gpu computes in: name a --gpu, too")
     profile, samples = _profile(options)
     link = parse_speed(options.link, "--link")
     machine = Machine(

@@ -3,7 +3,7 @@
 A tensor that is dropped ends there; operations of its own make another one, which lives on in its place. So it is a
 trace like any other, and is planned, simulated and validated as one.
 
-Covers: the new rows and tensors, and what they are of the recorded ones (:class:`lgm.model.Remaking`).
+Covers: the new rows and tensors, and what they are of the recorded ones (:class:`lgm.records.model.Remaking`).
 Leaves: what is made again, and of what (``recompute``).
 """
 

@@ -119,7 +119,7 @@ def test_what_the_script_says_of_budgets_counts_for_nothing(script: Path) -> Non
 def test_numbers_are_of_a_gpu(script: Path) -> None:
     done = run("fit", "--numbers", "bf16", str(script))
     assert done.returncode == 2
-    assert "--numbers is what --gpu computes in" in done.stderr
+    assert "--numbers says what --gpu computes in" in done.stderr
 
 
 def test_which_script() -> None:

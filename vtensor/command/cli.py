@@ -16,6 +16,7 @@ from lgm.fitting import GPUS, Numbers
 
 from .. import __version__
 from ..errors import VtensorError
+from ..logs import say
 from ..settings.options import Device, Granularity, Options, Oversize, Policy, Recompute
 from . import commands
 
@@ -89,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         "--device",
         choices=get_args(Device),
         default=usual.device,
-        help="whose tensors (default: %(default)s, which is cuda where torch sees a GPU, else cpu)",
+        help="which device's tensors (default: %(default)s, which is cuda where torch sees a GPU, else cpu)",
     )
     run.add_argument(
         "--chunk", metavar="SIZE", help="unit in which tensors move (default: 2MiB; on a GPU up to 16MiB, by budget)"
@@ -106,14 +107,16 @@ def _parser() -> argparse.ArgumentParser:
         "--policy",
         choices=get_args(Policy),
         default=usual.policy,
-        help="who leaves: by a plan made from recorded iterations; the longest unused; the largest bytes x staleness; "
-        "delta: as size_staleness, and each is copied or dropped, whichever is quicker (default: %(default)s)",
+        help="which tensors leave: by a plan made from recorded iterations; the longest unused; the largest bytes x "
+        "staleness; delta: as size_staleness, and each is copied or dropped, whichever is quicker (default: "
+        "%(default)s)",
     )
     run.add_argument(
         "--recompute",
         choices=get_args(Recompute),
         default=usual.recompute,
-        help="whether plans make again what is cheaper than to copy; only: nothing is copied (default: %(default)s)",
+        help="whether plans recompute what is cheaper to compute again than to copy; only: nothing is copied "
+        "(default: %(default)s)",
     )
     run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
     run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")
@@ -176,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given and Path(given[0]).suffix == ".py":
-        print(f"vtensor: did you mean 'vtensor run --budget 4GiB {' '.join(given)}'?", file=sys.stderr)
+        say(f"vtensor: did you mean 'vtensor run --budget 4GiB {' '.join(given)}'?")
         return 2
     options, unknown = _parser().parse_known_args(given)
     if unknown:
@@ -187,10 +190,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.do(options)
         return code
     except VtensorError as error:
-        print(f"vtensor: {error}", file=sys.stderr)
+        say(f"vtensor: {error}")
         return 2
     except KeyboardInterrupt:
-        print("vtensor: interrupted", file=sys.stderr)
+        say("vtensor: interrupted")
         return 130  # as a shell says it
 
 

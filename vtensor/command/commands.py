@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import sys
 import tempfile
 from dataclasses import fields
 from pathlib import Path
@@ -33,13 +32,13 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("--report needs plotly: pip install plotly")
     its_own = options.module[1:] if options.module else script_of(options)[1:]
     if options.budget is None and any(word.split("=")[0] == "--budget" for word in its_own):
-        say("vtensor: what stands behind the script is the script's own; vtensor's --budget comes before it")
+        say("vtensor: arguments after the script are the script's own; vtensor's --budget comes before it")
     session.enable(
         options.budget, plan=options.plan, **{field.name: getattr(options, field.name) for field in fields(Options)}
     )
     files = [file for file in (options.save_trace, options.report) if file is not None]
     if files and not lifecycle.is_enabled():
-        print(f"vtensor: {' and '.join(files)} will not be written while VTENSOR_DISABLE is set", file=sys.stderr)
+        say(f"vtensor: {' and '.join(files)} will not be written while VTENSOR_DISABLE is set")
     return _launch(options, trace=options.save_trace, report=options.report, watch=options.watch)
 
 
@@ -55,7 +54,7 @@ def fit(options: argparse.Namespace) -> int:
     _check_script(options)
     _check_can_write(options, "save_trace")
     if options.numbers is not None and options.gpu is None:
-        raise ConfigError("--numbers is what --gpu computes in; name one")
+        raise ConfigError("--numbers says what --gpu computes in: name a --gpu, too")
     device = which_device(options.device)
     if options.gpu is not None and device != "cpu":
         raise ConfigError("--gpu goes by the times of a processor: pass --device cpu, where the script runs there")

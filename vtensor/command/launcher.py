@@ -83,7 +83,7 @@ def _compiled(source: bytes, path: str) -> CodeType:
 
 
 def _run_folder(path: str, arguments: list[str], wishes: Wishes) -> int:
-    whole = os.path.abspath(path)  # noqa: PTH100
+    whole = os.path.abspath(path)  # noqa: PTH100 (as above)
     spec = importlib.machinery.PathFinder.find_spec("__main__", [whole])
     if spec is None or spec.origin is None or not hasattr(spec.loader, "get_code"):
         raise ConfigError(f"there is no __main__.py in {path!r}")
@@ -108,7 +108,7 @@ def run_module(name: str, arguments: list[str], wishes: Wishes = NOTHING) -> int
             spec = importlib.util.find_spec(f"{name}.__main__")
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.__main__.".startswith(f"{error.name}."):
-            raise ConfigError(f"{name!r} cannot be run, as its package imports what is not there: {error}") from error
+            raise ConfigError(f"{name!r} cannot be run, as its package imports a missing module: {error}") from error
         spec = None
     loader = spec.loader if spec is not None else None
     if spec is None or spec.origin is None or not isinstance(loader, importlib.machinery.SourceFileLoader):

@@ -102,9 +102,9 @@ class Between:
                 names = {each: name for name, each in self._model.named_modules()}
                 raise HarmonyError(
                     f"{names[module]} ran in microbatch {current} when a later one had run it already, and changes its "
-                    "buffers: they would not be those of the ordinary loop. Layers that run again in the first "
-                    "microbatch of all, forward or backward, take no turns; else leave it out of layers=, or pass "
-                    "packs=1"
+                    "buffers: they would not be those of the ordinary loop. Leave it out of layers=, or pass packs=1; "
+                    "layers that run again in the first microbatch of all, forward or backward, are left out by "
+                    "themselves"
                 )
 
     def _proceeds(self, position: int) -> Callable[..., None]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ..logs import say
 from ..settings.environment import is_set
 from .doors import address_of
 from .patches import replace
@@ -44,7 +45,7 @@ def be_strict(core: ModuleType) -> None:
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         shown(kind, error, trace)
         if words := explain(core, error, trace):
-            print(words, file=sys.stderr)
+            say(words)
 
     replace(sys, "excepthook", show)
 

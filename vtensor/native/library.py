@@ -29,6 +29,7 @@ from types import ModuleType
 from lgm.progress import Bar
 
 from ..errors import BuildError
+from ..logs import say
 from .cache import cache_dir, check_ours, make_private
 from .cuda_headers import cuda_include, how_to_get_them
 
@@ -210,18 +211,16 @@ def build(target: Path) -> None:
         _run([cxx, "-shared", *objects, "-o", library, f"-L{torch_lib}", *libraries, f"-Wl,-rpath,{torch_lib}"])
         Path(library).chmod(0o700)
         Path(library).replace(target)
-    print(f"vtensor: compiled, kept in {target.parent}", file=sys.stderr, flush=True)
+    say(f"vtensor: compiled, kept in {target.parent}")
 
 
 def _begin_to_say(files: int, workers: int) -> Bar:
     import torch
 
     seconds = max(_SECONDS / workers, _LONGEST)
-    print(
+    say(
         f"vtensor: compiling the native core for torch {torch.__version__}, once: {files} files, about "
-        f"{seconds:.0f} seconds with {workers} at a time ...",
-        file=sys.stderr,
-        flush=True,
+        f"{seconds:.0f} seconds with {workers} at a time ..."
     )
     return Bar()
 
@@ -234,9 +233,7 @@ def _build_once(target: Path) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(
-                "vtensor: waiting for another process, which compiles the native core ...", file=sys.stderr, flush=True
-            )
+            say("vtensor: waiting for another process, which compiles the native core ...")
             fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_file():
             for cut_off in target.parent.glob(_SCRATCH + "*"):  # of a build that was killed

@@ -81,8 +81,9 @@ def step() -> None:
 
     Seldom needed: a step of a ``torch.optim`` optimizer marks one; where there is none, the end of a backward pass; and
     in loops that do neither (inference, generation, an evaluation) vtensor finds after some rounds what comes round.
-    This says where, at once, if none of them is right: several passes in one iteration. Once called, the others are not
-    believed any more. Does nothing if vtensor is not enabled, so that it can stay in a script.
+    This says where, at once, if none of them is right, as where one iteration has several backward passes and no step.
+    Once called, the others are not believed any more. Does nothing if vtensor is not enabled, so that it can stay in a
+    script.
     """
     if (planner := _planner) is not None:
         planner.step()

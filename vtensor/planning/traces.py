@@ -18,6 +18,7 @@ import torch
 import lgm
 from lgm.errors import LgmError
 
+from ..errors import NotRecordedError
 from ..logs import log, say
 from .current_planner import current, newest_plan
 from .recordings import make_recording
@@ -60,7 +61,7 @@ def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
     ------
     NotEnabledError
         If vtensor is not enabled.
-    RuntimeError
+    NotRecordedError
         If no whole iteration has been recorded yet.
     """
     trace = recorded_trace(**{**speed_here(), **meta})
@@ -73,7 +74,7 @@ def recorded_trace(**meta: Any) -> lgm.Trace:
     raw = current().core.recorded_iteration()
     if not len(raw["op_name"]):
         first = "" if current().wanted else "call vtensor.record() first, then "
-        raise RuntimeError(
+        raise NotRecordedError(
             f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step or "
             "vtensor.step() (where nothing is trained, as a loop comes round that does not fit)"
         )

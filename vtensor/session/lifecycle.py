@@ -157,8 +157,8 @@ def _begin(config: Config, plan: lgm.Plan | None) -> None:
     core = native.load()
     if core.in_forked_child():
         raise ConfigError(
-            "this process was forked from one in which vtensor was enabled, and memory made here is torch's: start it "
-            "by 'spawn' (multiprocessing.set_start_method), or fork before the first enable()"
+            "this process was forked from one in which vtensor was enabled, and tensors made here are not managed: "
+            "start it by 'spawn' (multiprocessing.set_start_method), or fork before the first enable()"
         )
     _process = os.getpid()
     config = port_of(config.device).fit(core, config)
@@ -227,7 +227,7 @@ def _change_budget(active: Config, budget: int) -> None:
     global _begun, _active
     if os.getpid() != _process:
         log.warning(
-            "this process was forked while vtensor was enabled: memory made here is torch's; 'spawn' it instead"
+            "this process was forked while vtensor was enabled: tensors made here are not managed; 'spawn' it instead"
         )
         return
     if budget == active.budget and _begun is active:
