@@ -3,8 +3,6 @@
 
 #include "torch/torch_observer.h"
 
-#include <ATen/SparseCsrTensorImpl.h>
-#include <ATen/SparseTensorImpl.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 #include "process/fault_handler.h"
 #include "process/registry.h"
 #include "iteration/recording.h"
+#include "torch/torch_arguments.h"
 #include "torch/torch_seen.h"
 #include "torch/torch_traits.h"
 #include "torch/torch_verify.h"
@@ -24,58 +23,6 @@
 namespace vt {
 
 namespace {
-
-// --- the observer ------------------------------------------------------------------------------------------
-
-// The part of its storage a dense tensor can reach; the whole range where that is not known.
-Use extent(Engine& engine, Range& range, const c10::TensorImpl& tensor, const void* storage, bool write) {
-  if (tensor.has_symbolic_sizes_strides() || tensor.is_nested()) return all_parts(range, write);
-  const std::int64_t elements = reach(tensor);
-  if (elements == 0) return engine.part(range, 0, 0, write);
-  const Bytes item = tensor.itemsize();
-  const Bytes start = reinterpret_cast<Address>(storage) - range.base;
-  return engine.part(range, start + static_cast<Bytes>(tensor.storage_offset()) * item,
-                     start + static_cast<Bytes>(tensor.storage_offset() + elements) * item, write);
-}
-
-// Calls `found(range, tensor, storage)` for each managed tensor there.
-template <typename Found>
-void each_managed(Engine& engine, const at::Tensor& tensor, const Found& found) {
-  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  if (!impl->has_storage()) {
-    if (!tensor.defined()) return;
-    if (tensor.is_sparse()) {
-      const auto* sparse = static_cast<const at::SparseTensorImpl*>(impl);
-      each_managed(engine, sparse->indices(), found);
-      each_managed(engine, sparse->values(), found);
-    } else if (impl->is_sparse_compressed()) {
-      const auto* sparse = static_cast<const at::SparseCsrTensorImpl*>(impl);
-      each_managed(engine, sparse->compressed_indices(), found);
-      each_managed(engine, sparse->plain_indices(), found);
-      each_managed(engine, sparse->values(), found);
-    }
-    return;
-  }
-  const void* storage = impl->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
-  if (!engine.contains(storage)) return;
-  if (Range* range = engine.find(storage)) found(*range, *impl, storage);
-}
-
-template <typename Found>
-void each_managed(Engine& engine, const c10::IValue& value, const Found& found) {
-  if (value.isTensor()) {
-    each_managed(engine, value.toTensor(), found);
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) {
-      if (item.isInt() || item.isDouble() || item.isBool()) return;  // a list of numbers
-      each_managed(engine, item, found);
-    }
-  } else if (value.isTuple()) {
-    for (const c10::IValue& item : value.toTupleRef().elements()) each_managed(engine, item, found);
-  } else if (value.isGenericDict()) {
-    for (const auto& entry : value.toGenericDict()) each_managed(engine, entry.value(), found);
-  }
-}
 
 void may_change(Thread& thread, Range& range) {
   if (range.known.load(std::memory_order_relaxed) && thread.remaking == 0) thread.changed.push_back(&range);
@@ -145,6 +92,83 @@ void before_writes(Thread& thread, Engine& engine) {
   for (Range* range : changed) engine.remake().before_write(*range);
 }
 
+// An operation that begins. What follows are the steps of on_begin().
+struct Beginning {
+  Thread& thread;
+  Engine& engine;
+  Streams* streams;  // null where operations have ended when they return
+  const at::RecordFunction& function;
+  const Traits& traits;
+  Lane stream;
+};
+
+// Only a name around operations, which may be told what it will write.
+void begin_named(const Beginning& begins) {
+  Thread& thread = begins.thread;
+  call_begins(thread, begins.engine, begins.function, begins.traits);
+  thread.changed.clear();
+  if (!begins.traits.writes_seen) {
+    for (const c10::IValue& input : begins.function.inputs()) {
+      each_managed(begins.engine, input, [&](Range& range, auto&&...) { may_change(thread, range); });
+    }
+  }
+  if (!thread.changed.empty()) before_writes(thread, begins.engine);
+}
+
+// Pins them; finds which are missing, which are to be noted, which may be written.
+void look_at_arguments(const Beginning& begins) {
+  Thread& thread = begins.thread;
+  const Traits& traits = begins.traits;
+  thread.missing.clear();  // left over if the operation before this one failed here
+  thread.seen.clear();
+  thread.changed.clear();
+  thread.records = !traits.named && recorded(thread);
+  const std::uint64_t written = begins.streams != nullptr ? traits.may_write : traits.written;
+  std::size_t index = 0;
+  for (const c10::IValue& input : begins.function.inputs()) {
+    const std::size_t bit = std::min<std::size_t>(index, 63);
+    visit(thread, input, (written >> bit & 1) != 0, (traits.may_write >> bit & 1) != 0);
+    ++index;
+  }
+  if (!thread.missing.empty()) may_watch(thread, begins.engine);
+}
+
+// In the log of the iteration, and in the plan that is followed.
+void note_row(const Beginning& begins) {
+  Thread& thread = begins.thread;
+  if (thread.seen.empty()) return;
+  std::optional<Finding> round;
+  if (const Recording recording{thread}) {
+    round = may_come_round(recording, thread, begins.engine);
+    begin_row(recording, thread, begins.engine, begins.stream);
+    for (const Use& use : thread.seen) recording->use(*use.range, use);
+  }
+  thread.seen.clear();
+  if (round) tell_round(*round);
+}
+
+// What a plan makes again by now, and what is missing all the same.
+void bring(const Beginning& begins) {
+  Thread& thread = begins.thread;
+  if (begins.engine.remake().doubts() && thread.remaking == 0) {
+    const Meanwhile aside(thread);
+    verify_due(begins.engine);
+  }
+  if (!thread.due.empty()) make_due(thread, begins.engine);
+  if (!thread.missing.empty()) fetch_missing(thread, begins.engine);
+}
+
+// Whoever moved its arguments comes before it. A graph that is captured uses their addresses for good.
+void order_on_stream(const Beginning& begins) {
+  Thread& thread = begins.thread;
+  const bool for_good = begins.traits.keeps_arguments || (begins.streams != nullptr && begins.stream == Lane::none);
+  for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
+    Range& range = *thread.uses[i].range;
+    if (for_good) begins.engine.export_address(reinterpret_cast<const void*>(range.base), Export::fixed);
+    if (begins.stream != Lane::none) begins.streams->ready_on(begins.stream, range);
+  }
+}
+
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function) {
   Thread& thread = this_thread();
   Engine* engine = current_engine();
@@ -160,64 +184,21 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
                            traits.draws && observe, traits.keeps_arguments && observe});
   thread.solid += !transparent;
   if (!observe) return nullptr;
+  const Beginning begins{thread, *engine, streams, function, traits, stream};
   if (traits.draws) Draws::begin();
-  const bool unseen = traits.named && streams != nullptr && !function.inputs().empty();
   const bool within = thread.seen_call.frame != kNone;
   const bool sees = engine->remake().on() && thread.remaking == 0 && !within;
   if (within && (traits.again == Again::custom || may_be_others(thread.seen_call.others))) look_within(thread, function, traits);
-  if (traits.skip_arguments && !unseen) {
-    if (sees && traits.named && !function.inputs().empty()) {
-      call_begins(thread, *engine, function, traits);
-      thread.changed.clear();
-      if (!traits.writes_seen) {
-        for (const c10::IValue& input : function.inputs()) {
-          each_managed(*engine, input, [&](Range& range, auto&&...) { may_change(thread, range); });
-        }
-      }
-      if (!thread.changed.empty()) before_writes(thread, *engine);
-    }
+  const bool told = traits.named && !function.inputs().empty();
+  if (traits.skip_arguments && !(told && streams != nullptr)) {
+    if (sees && told) begin_named(begins);
     return nullptr;
   }
   engine->tick();
-  thread.missing.clear();  // left over if the operation before this one failed here
-  thread.seen.clear();
-  thread.changed.clear();
-  thread.records = !traits.named && recorded(thread);
-  const std::uint64_t written = streams != nullptr ? traits.may_write : traits.written;
-  std::size_t index = 0;
-  for (const c10::IValue& input : function.inputs()) {
-    const std::size_t bit = std::min<std::size_t>(index, 63);
-    visit(thread, input, (written >> bit & 1) != 0, (traits.may_write >> bit & 1) != 0);
-    ++index;
-  }
-  if (!thread.missing.empty()) may_watch(thread, *engine);
-  if (!thread.seen.empty()) {
-    std::optional<Finding> round;
-    if (const Recording recording{thread}) {
-      round = may_come_round(recording, thread, *engine);
-      begin_row(recording, thread, *engine, stream);
-      for (const Use& use : thread.seen) recording->use(*use.range, use);
-    }
-    thread.seen.clear();
-    if (round) tell_round(*round);
-  }
-  if (engine->remake().doubts() && thread.remaking == 0) {
-    const Meanwhile aside(thread);
-    verify_due(*engine);
-  }
-  if (!thread.due.empty()) make_due(thread, *engine);
-  if (!thread.missing.empty()) fetch_missing(thread, *engine);
-  // A graph that is captured uses these addresses for good.
-  if (traits.keeps_arguments || (streams != nullptr && stream == Lane::none)) {
-    for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
-      engine->export_address(reinterpret_cast<const void*>(thread.uses[i].range->base), Export::fixed);
-    }
-  }
-  if (stream != Lane::none) {
-    for (std::size_t i = thread.frames.back().first_use; i < thread.uses.size(); ++i) {
-      streams->ready_on(stream, *thread.uses[i].range);
-    }
-  }
+  look_at_arguments(begins);
+  note_row(begins);
+  bring(begins);
+  if (traits.keeps_arguments || streams != nullptr) order_on_stream(begins);
   if (sees) call_begins(thread, *engine, function, traits);
   if (!thread.changed.empty()) before_writes(thread, *engine);
   return nullptr;
