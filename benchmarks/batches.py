@@ -17,7 +17,8 @@ from typing import Any
 import lgm
 from lgm.fitting import GPUS, on_gpu
 from lgm.iteration import analyze_lifetimes
-from vtensor.demo.show import Worker, measure_peak
+from lgm.records import HOST_COSTS
+from vtensor.demo.processes import Worker, measure_peak
 
 from .record import Row, metadata, write
 from .steps import MIB
@@ -37,7 +38,7 @@ def larger(link: float) -> None:
             room = analyze_lifetimes(there).peak
             for times in (2, 4):
                 trace = _trace(f"{name}*{times}", scratch)
-                device = lgm.Device(budget // trace.chunk_bytes, link, link, **lgm.records.HOST_COSTS)
+                device = lgm.Device(budget // trace.chunk_bytes, link, link, **HOST_COSTS)
                 plan = lgm.analyze(trace, device, recompute="auto")
                 path = f"{scratch}/plan.npz"
                 lgm.save_plan(plan, path)

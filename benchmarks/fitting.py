@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from vtensor.demo.show import Turns, measure_peak
+from vtensor.demo.processes import SteppedProcess, measure_peak
 from vtensor.demo.workloads import workload
 
 from .record import Row, write
@@ -44,7 +44,7 @@ def train(name: str, steps: int) -> None:
         print(json.dumps({"seconds": time.perf_counter() - begin}), flush=True)
 
 
-class _Loop(Turns):
+class _Loop(SteppedProcess):
     """One under `vtensor`'s command of these words."""
 
     def __init__(self, name: str, *words: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vtensor.demo.show import measure_peak
+from vtensor.demo.processes import measure_peak
 
 from .plans import race, ratio
 from .record import Row, write

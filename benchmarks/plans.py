@@ -15,7 +15,7 @@ from lgm.bounds import least_seconds, least_seconds_in_windows, least_seconds_of
 from lgm.iteration import analyze_lifetimes
 from lgm.timing.schedule import moves_of_plan
 from lgm.timing.simulate import run_on_demand
-from vtensor.demo.show import Worker, measure_peak
+from vtensor.demo.processes import Worker, measure_peak
 from vtensor.demo.workloads import WORKLOADS
 
 from .edge import link_for

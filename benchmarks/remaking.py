@@ -14,7 +14,7 @@ import lgm
 from lgm.bounds import least_seconds_of_any_mix
 from lgm.checkpoints import best_checkpoints
 from lgm.iteration import analyze_lifetimes
-from vtensor.demo.show import Worker, measure_peak
+from vtensor.demo.processes import Worker, measure_peak
 from vtensor.demo.workloads import WORKLOADS
 
 from .plans import TRACES, mean_row, race, ratio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from vtensor.demo.show import Worker, measure_peak
+from vtensor.demo.processes import Worker, measure_peak
 
 from .record import Row, write
 

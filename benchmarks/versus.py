@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vtensor.demo.show import Turns, Worker, measure_peak
+from vtensor.demo.processes import SteppedProcess, Worker, measure_peak
 
 from .plans import WARM, interval
 from .record import Row, write
@@ -47,7 +47,7 @@ for line in sys.stdin:
 
 
 def in_turns(
-    old: Path, new: Path, make: Callable[[Path], Turns], turns: int, *, fresh: bool = False
+    old: Path, new: Path, make: Callable[[Path], SteppedProcess], turns: int, *, fresh: bool = False
 ) -> dict[str, list[dict[str, Any]]]:
     """What each of four processes answered, turn by turn; `fresh`: of four new ones each turn."""
     checkouts = {"old": old, "new": new, "new again": new, "old again": old}
@@ -97,7 +97,7 @@ def main() -> None:
     old, new = given.old.resolve(), given.new.resolve()
     rows, steps = [], WARM + given.pairs
     for when in ("room", "pressed"):
-        answers = in_turns(old, new, partial(Turns, ["-c", OVERHEAD, when]), given.pairs, fresh=True)
+        answers = in_turns(old, new, partial(SteppedProcess, ["-c", OVERHEAD, when]), given.pairs, fresh=True)
         for figure in ("operation", "allocation"):
             rows.append(compare(f"O {figure}, {when}", answers, figure, 0))
     for name in given.models:
@@ -116,7 +116,7 @@ def main() -> None:
     write("versus", rows, note, f"python -m benchmarks.versus {commits}")
 
 
-def training(name: str, steps: int, options: dict[str, Any], checkout: Path) -> Turns:
+def training(name: str, steps: int, options: dict[str, Any], checkout: Path) -> SteppedProcess:
     return Worker(name, steps, options, checkout=checkout)
 
 

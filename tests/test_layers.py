@@ -77,7 +77,7 @@ ROOMS = {  # the modules of each package of vtensor/
     "devices": [{"math_library", "surroundings", "pools"}, {"cpu", "gpu"}, {"port"}, {"__init__"}],
     "session": [{"watchdog", "adoption", "shelves", "reserve"}, {"lifecycle"}, {"enabling"}, {"__init__"}],
     "reports": [{"stats", "page", "profile_tracks"}, {"__init__"}],
-    "demo": [{"workloads"}, {"worker"}, {"show"}, {"__init__"}],
+    "demo": [{"workloads", "processes"}, {"worker"}, {"show"}, {"__init__"}],
     "callbacks": [{"figures"}, {"transformers", "lightning"}, {"__init__"}],
     "command": [{"launcher", "doctor", "fit"}, {"commands"}, {"cli"}, {"__init__"}],
 }

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from vtensor.demo.show import Turns
+from vtensor.demo.processes import SteppedProcess
 
 from ..record import Row, write
 from .loops import STEPS, WARM
@@ -30,7 +30,7 @@ class _Loop:
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])
         command = ["-m", "benchmarks.ecosystem", name, budget]
-        self.processes = [Turns([*command, str(rank), port]) for rank in range(LOOPS[name][1])]
+        self.processes = [SteppedProcess([*command, str(rank), port]) for rank in range(LOOPS[name][1])]
 
     def go_on(self) -> dict[str, Any]:
         """Until the next turn: what the first process says then."""

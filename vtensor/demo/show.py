@@ -1,98 +1,20 @@
-"""Runs the workers of the demo side by side and shows what they did."""
+"""The demo: two models under a budget and in plain torch, step by step in turns, and a table of what they did.
+
+Covers: the comparison, its progress, the table. Leaves: the processes (``processes``), training (``worker``).
+"""
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from ..errors import ConfigError, VtensorError
+from ..errors import ConfigError
+from .processes import Worker, measure_peak
 
-__all__ = ["Turns", "Worker", "demo", "measure_peak"]
-
+__all__ = ["demo"]
 
 SHOWN = ("resnet50", "gpt2")
 _LEAST_STEPS = 8  # the first are without a plan, and would be most of fewer
-
-
-class Turns:
-    """A Python process that does something, and says what in a line of JSON, when it is told.
-
-    It runs in `checkout`, with the code that lies there, or like this one.
-    """
-
-    def __init__(self, arguments: list[str], checkout: Path | None = None) -> None:
-        # No pipe: nobody empties it, and a full one would stop the process.
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (as long as this lives)
-        self.process = subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=checkout,
-            env=None if checkout is None else {**os.environ, "PYTHONPATH": str(checkout)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-        self.listen()
-
-    def listen(self) -> dict[str, Any]:
-        out: IO[str] | None = self.process.stdout
-        assert out is not None
-        for line in out:
-            if line.startswith("{"):
-                message: dict[str, Any] = json.loads(line)
-                return message
-        self.process.wait()
-        self._errors.seek(0)
-        raise VtensorError(f"a demo process ended early:\n{self._errors.read().decode(errors='replace')[-3000:]}")
-
-    def go(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-
-    def step(self) -> dict[str, Any]:
-        self.go()
-        return self.listen()
-
-    def finish(self) -> dict[str, Any]:
-        result = self.listen()
-        self.process.wait()
-        return result
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-class Worker(Turns):
-    """A training process that does one step when told."""
-
-    def __init__(
-        self,
-        name: str,
-        steps: int,
-        options: dict[str, Any] | None = None,
-        checkpointing: bool = False,
-        settled: int = 0,
-        *,
-        checkout: Path | None = None,
-    ) -> None:
-        how = json.dumps({"options": options, "checkpointing": checkpointing, "settled": settled})
-        super().__init__(["-m", "vtensor.demo.worker", name, str(steps), how], checkout)
-
-
-def measure_peak(name: str, checkpointing: bool = False) -> int:
-    """Bytes in whole chunks that the workload wants at most: its peak with the whole machine as budget."""
-    worker = Worker(name, 2, {"budget": 1.0}, checkpointing)
-    worker.step()
-    worker.step()
-    return int(worker.finish()["stats"]["wanted_bytes.peak"])
 
 
 def _compare(name: str, fraction: float, steps: int, progress: Any, task: Any) -> dict[str, Any]:
