@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vtensor
 from vtensor import HarmonyError
+from vtensor.harmony.memories import memories_of
 
 
 class Moving(nn.Linear):
@@ -320,6 +321,14 @@ def test_what_is_written_past_autograd_only_in_another_mode_is_noticed(recompute
     model.train()
     with pytest.raises(HarmonyError, match="its buffers"):
         trainer.step(torch.randn(8, 8))
+
+
+def test_a_buffer_that_is_no_plain_memory_is_one_wherever_it_is() -> None:
+    sparse = torch.eye(8).to_sparse()
+    one, two = nn.Module(), nn.Module()
+    one.register_buffer("it", sparse)
+    two.register_buffer("that", sparse)
+    assert [len(places) for places in memories_of([one, two])] == [2]
 
 
 @pytest.mark.parametrize("kind", ["sparse", "of inference"])

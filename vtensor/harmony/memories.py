@@ -15,7 +15,7 @@ from torch import nn
 
 from ..hooks.doors import storage_of
 
-__all__ = ["Memory", "Place", "UnseenWrites", "memories_of", "now"]
+__all__ = ["Memory", "Place", "UnseenWrites", "memories_of"]
 
 Place = tuple[nn.Module, str]
 """Of a buffer: its module and its name there."""
@@ -39,7 +39,7 @@ class UnseenWrites:
 
 
 class Memory:
-    """Buffers that overlap, as they are now, until another is asked for.
+    """Buffers that overlap, as they are when this is made, to see later whether they were written.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Memory:
             return not all(map(_same_bytes, self._copies, there))
 
     def _is_known_to_be(self) -> bool:
-        there = [buffer for place, buffer in self._buffers.items() if now(place) is buffer]
+        there = [buffer for place, buffer in self._buffers.items() if _now(place) is buffer]
         counted = [_version(buffer) for buffer in there if buffer is not None]
         return len(there) == len(self._buffers) and counted == self._versions
 
@@ -92,12 +92,6 @@ class Memory:
         """Of what its buffers held, if that was copied; they overlap as the buffers do."""
         copies = iter(_copied(self._copies))
         return {place: None if buffer is None else next(copies) for place, buffer in self._buffers.items()}
-
-
-def now(place: Place) -> torch.Tensor | None:
-    """What is there."""
-    module, name = place
-    return module._buffers.get(name)
 
 
 def memories_of(modules: Iterable[nn.Module]) -> list[dict[Place, torch.Tensor | None]]:
@@ -122,6 +116,12 @@ def memories_of(modules: Iterable[nn.Module]) -> list[dict[Place, torch.Tensor |
     return found
 
 
+def _now(place: Place) -> torch.Tensor | None:
+    """What is there."""
+    module, name = place
+    return module._buffers.get(name)
+
+
 def _past_the_program() -> Any:
     """A context in which no mode of the program's, such as a checkpoint that chooses what it saves, sees operations."""
     return torch._C._DisableTorchDispatch()
@@ -138,9 +138,9 @@ def _is_plain(buffer: torch.Tensor) -> bool:
 
 
 def _span(buffer: torch.Tensor) -> tuple[int, int]:
-    """From which byte of its storage to which it may have elements; of what has none, where it is."""
+    """From which byte of its storage to which it may have elements; of what is more than its memory, all."""
     if not _is_plain(buffer):
-        return 0, 0
+        return 0, 1
     first = int(buffer.storage_offset()) * buffer.element_size()
     if buffer.numel() == 0:
         return first, first
