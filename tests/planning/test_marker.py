@@ -7,7 +7,9 @@ import threading
 from collections.abc import Iterable
 
 import pytest
+import torch
 
+import vtensor
 from vtensor.planning.marker import Marker, Rank
 
 
@@ -87,6 +89,27 @@ def passes(marker: Marker, thread: Optimizer, count: int, rank: Rank = Rank.BACK
 
 def test_where_no_optimizer_is_heard_backward_passes_end_them() -> None:
     assert passes(Marker(), Optimizer(), 12) == [False] * 8 + [True] * 4
+
+
+def test_where_a_step_was_compiled_they_do_at_once_until_one_is_heard() -> None:
+    marker, thread, other = Marker(), Optimizer(), Optimizer()
+    assert passes(marker, thread, 1) == [False]
+    marker.steps_are_compiled()
+    assert passes(marker, thread, 3) == [True] * 3
+    assert marker.ends(other)
+    assert passes(marker, thread, 3) == [False] * 3
+
+
+def test_a_compiled_step_is_known_when_it_is_compiled() -> None:
+    layer = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    step = torch.compile(optimizer.step, backend="eager")
+    with vtensor.enabled("1MiB", chunk=4096, min_size=1):
+        vtensor.record()
+        for _ in range(4):
+            layer(torch.ones(8, 64)).sum().backward()
+            step()
+        assert vtensor.memory_stats()["iterations"] >= 2
 
 
 def test_passes_before_the_first_step_mean_nothing() -> None:

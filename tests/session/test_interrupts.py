@@ -34,6 +34,7 @@ BUDGETS = 64 * PAGE, 32 * PAGE
 def what_is_older_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether that is done depends on how long ago it was, and calls are to go the same way each time."""
     monkeypatch.setattr(adoption, "_next", math.inf)
+    monkeypatch.setattr(adoption, "_FREE", 0)
 
 
 def as_torch_has_it() -> dict[str, Any]:

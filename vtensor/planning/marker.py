@@ -46,6 +46,7 @@ class Marker:
         self._turns = 0  # steps of the owner
         self._others = 0  # of others since its last
         self._rests = 0  # the most of those between two of its own
+        self._compiled = False  # steps are, of which nobody tells
         self._here = threading.local()  # .stepped: an optimizer did, within the pass under way
 
     @property
@@ -56,6 +57,10 @@ class Marker:
     def steps_within_a_pass(self) -> None:
         """An optimizer stepped while gradients come, as one of many may, each when its own is there."""
         self._here.stepped = True
+
+    def steps_are_compiled(self) -> None:
+        """By ``torch.compile``, just now: none of that optimizer will be heard, so each pass ends an iteration."""
+        self._compiled = True
 
     def rank_of_pass(self, accumulated: bool) -> Rank:
         """What the end of a backward pass counts as: the step of all optimizers that stepped within it, if any did."""
@@ -92,7 +97,7 @@ class Marker:
                 return False
             self._rank, self._passes = rank, 0
         self._passes += 1
-        return self._passes > _MOST
+        return self._compiled or self._passes > _MOST
 
     def _patience(self, here: int) -> int:
         """Steps of others that mean nothing: threads come in no order, one thread does what it did."""

@@ -87,7 +87,10 @@ class Planner:
             self.maker.work.end()
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or self._inside:  # compiled steps are not heard; backward passes are
+        if torch.compiler.is_compiling():  # what is compiled is not heard any more; backward passes are
+            self._marker.steps_are_compiled()
+            return
+        if self._inside:
             return
         for listener in self.after_steps:
             with ours_only("something after an optimizer's step was left out"):

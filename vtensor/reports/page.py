@@ -57,7 +57,7 @@ def report(path: str | os.PathLike[str] | None = None, title: str = "") -> Page:
     ------
     NotEnabledError
         If vtensor is not enabled.
-    RuntimeError
+    NotRecordedError
         If no iteration was recorded yet, as while everything fits: call :func:`vtensor.record` before.
     lgm.LgmError
         If plotly is not installed.

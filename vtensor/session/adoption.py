@@ -29,6 +29,8 @@ __all__ = ["Owner", "move_in", "say_what_is_older"]
 Owner = nn.Module | torch.optim.Optimizer | torch.Tensor
 
 _SHARE = 20  # times as long as a look took there is none: each goes through all objects that Python has
+_FREE = 8  # looks before that holds: a notebook begins a session, makes a model, and begins another
+_looks = 0
 _next = 0.0
 _named: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()  # by identity: a module may have no hash
 
@@ -129,9 +131,10 @@ def _owners(storage: torch.UntypedStorage) -> int:
 
 def say_what_is_older(config: Config) -> None:
     """Name the modules, each once, whose tensors are not managed because they were made before."""
-    global _next
-    if (begun := time.monotonic()) < _next:
+    global _looks, _next
+    if (begun := time.monotonic()) < _next and _looks >= _FREE:
         return
+    _looks += 1
     modules: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
     inside = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
     for module in modules:
