@@ -17,12 +17,14 @@ void say(const std::string& text) {
 void warn_oversize(const char* operation, Bytes wanted, Bytes budget, bool overdrawn, bool copies) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
-  say(std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") + " needs room for " + format_bytes(wanted) +
-      " more, which the budget of " + format_bytes(budget) +
-      (copies ? " cannot free: what operations use while they run stays, and so does what a collective or another library was "
-                "given. A larger budget would help; "
-              : " cannot free: recompute='only' copies nothing, and what cannot be made again stays. A larger budget or "
-                "recompute='auto' would help; ") +
+  const std::string why =
+      wanted > budget ? " needs " + format_bytes(wanted) + ", more than the budget of " + format_bytes(budget)
+                      : " needs room for " + format_bytes(wanted) + " more, which the budget of " + format_bytes(budget) +
+                            (copies ? " cannot free: what operations use while they run stays, and so does what a collective or "
+                                      "another library was given"
+                                    : " cannot free: recompute='only' copies nothing, and what cannot be made again stays");
+  const std::string help = copies ? ". A larger budget would help; " : ". A larger budget, or recompute='auto', would help; ";
+  say(std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") + why + help +
       (overdrawn ? "it gets more for as long as it runs (memory_stats()['overdrawn_bytes.peak'])"
                  : "part of it is used in place in the host store, which is slow") +
       ". Said once; memory_stats()['oversize'] counts.\n");

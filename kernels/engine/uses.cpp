@@ -184,8 +184,9 @@ FaultOutcome Uses::on_fault(Lock& lock, Address address) {
   // what a kernel of oneDNN packs does in the first operation under pressure, which nobody observes.
   const bool full = pool_.held() >= pool_.capacity();
   const bool in_place = graces == 0 || (full && range->touches >= range->chunks);
-  const bool free = graces == 0 || slots_.store().writable(part.slot);  // else it would be copied; but one chunk serves no two
-  if (in_place && part.state == State::absent && free && slots_.borrow(*range, index).ok()) return FaultOutcome::served;
+  // What cannot be written where it is would be copied; but one chunk serves no two.
+  const bool may_stay = part.state == State::absent && (graces == 0 || slots_.store().writable(part.slot));
+  if (in_place && may_stay && slots_.borrow(*range, index).ok()) return FaultOutcome::served;
   ++range->touches;
   const Use use{range, index, index + 1, false, false};
   pins_.pin(use);

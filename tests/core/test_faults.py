@@ -191,6 +191,18 @@ a = torch.ones(20 * 1024); a.add_(1); a.mul_(2)
     assert "aten::" in done.stderr or "an operation" in done.stderr
 
 
+def test_the_warning_says_why_less_than_the_budget_finds_no_room() -> None:
+    code = """
+import torch, vtensor
+vtensor.enable(10 * 4096, chunk=4096, min_size=1)
+a, b = torch.ones(6 * 1024), torch.ones(6 * 1024)
+a + b
+"""
+    done = subprocess.run([python(), "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    why = "which the budget of 40.00 KiB cannot free: what operations use while they run stays"
+    assert f"aten::add needs room for 24.00 KiB more, {why}" in done.stderr
+
+
 def test_oversize_raise_says_what_would_help(everything: Callable[..., None]) -> None:
     everything(16 * PAGE, oversize="raise")
     a = torch.ones(10 * PAGE // 4)

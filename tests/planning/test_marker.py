@@ -100,6 +100,7 @@ def test_where_a_step_was_compiled_they_do_at_once_until_one_is_heard() -> None:
     assert passes(marker, thread, 3) == [False] * 3
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_a_compiled_step_is_known_when_it_is_compiled() -> None:
     layer = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
