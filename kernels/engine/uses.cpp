@@ -119,7 +119,8 @@ bool Uses::bring(Lock& lock, const Use& use, std::uint32_t index, std::size_t wa
   VTensor& part = use.range->parts[index];
   ChunkId chunk = kNone;
   Status status = supply_.take(lock, {use.range, index, want, fetch.keep_graces}, &chunk);
-  if (!is_away(part.state)) {  // another thread was faster
+  // Another thread was faster; or gave it to a call meanwhile, whose system calls do not fault while it would be on its way.
+  if (!is_away(part.state) || slots_.stays_borrowed(*use.range, index, fetch.uses)) {
     if (status.ok()) supply_.give_back(chunk);
     return true;
   }
