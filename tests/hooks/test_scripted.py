@@ -4,7 +4,6 @@ Each tensor is larger than the budget is then. One that was not found is in piec
 reads it: torch ends the program.
 """
 
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -181,4 +180,3 @@ def test_methods_of_modules_within_are_looked_through_once() -> None:
     script = torch.jit.script(nn.Sequential(*(nn.Sequential(Calls()) for _ in range(3))))
     found = [tensor for tensor in tensors_of_scripted(script._c) if tensor.nbytes == LARGE]
     assert len(found) == 3
-    torch.jit.save(script, io.BytesIO())

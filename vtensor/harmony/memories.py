@@ -56,16 +56,18 @@ class Memory:
         self, buffers: Mapping[Place, torch.Tensor | None], unseen: UnseenWrites | None, copied: bool = False
     ) -> None:
         self._buffers = dict(buffers)
-        there = [buffer for buffer in self._buffers.values() if buffer is not None]
-        self._versions = [_version(buffer) for buffer in there]
-        self.is_plain = all(map(_is_plain, there))
+        self._there = [buffer for buffer in self._buffers.values() if buffer is not None]
+        self._versions = [_version(buffer) for buffer in self._there]
+        self.is_plain = all(map(_is_plain, self._there))
         """Whether its buffers are nothing but their memory."""
         self._by_content = self.is_plain and (
-            unseen is None or all(each.nbytes <= _SMALL for each in there) or any(map(unseen.may_be_of, self._buffers))
+            unseen is None
+            or all(each.nbytes <= _SMALL for each in self._there)
+            or any(map(unseen.may_be_of, self._buffers))
         )
         self._copies: list[torch.Tensor] = []
         if copied or self._by_content:
-            self._copies = _copied(there)
+            self._copies = _copied(self._there)
 
     def is_still(self) -> bool:
         """Nothing was written, by whoever ran, since this was made."""
@@ -76,13 +78,11 @@ class Memory:
         if not self._by_content or not self._is_known_to_be():
             return False
         with _past_the_program(), torch.no_grad():
-            there = [buffer for buffer in self._buffers.values() if buffer is not None]
-            return not all(map(_same_bytes, self._copies, there))
+            return not all(map(_same_bytes, self._copies, self._there))
 
     def _is_known_to_be(self) -> bool:
-        there = [buffer for place, buffer in self._buffers.items() if _now(place) is buffer]
-        counted = [_version(buffer) for buffer in there if buffer is not None]
-        return len(there) == len(self._buffers) and counted == self._versions
+        in_place = all(_now(place) is buffer for place, buffer in self._buffers.items())
+        return in_place and [_version(buffer) for buffer in self._there] == self._versions
 
     def places(self) -> Collection[Place]:
         """Where its buffers were found."""
