@@ -4,6 +4,7 @@ Each tensor is larger than the budget is then. One that was not found is in piec
 reads it: torch ends the program.
 """
 
+import enum
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from vtensor.hooks.scripted import tensors_of_scripted
 PAGE = 4096
 LARGE = 768 * PAGE
 ROOM, LITTLE = "64MiB", "2MiB"
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:Sparse CSR")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.torch.jit:DeprecationWarning", "ignore:Lite Interpreter:DeprecationWarning", "ignore:Sparse CSR"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -160,6 +163,37 @@ def test_all_that_a_script_holds_is_saved(kind: str, tmp_path: Path) -> None:
     script.save(str(tmp_path / "m"))
     enable(ROOM)
     assert torch.equal(torch.jit.load(str(tmp_path / "m"))(y), expected)
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Enumerated(Held):
+    def __init__(self) -> None:
+        super().__init__()
+        self.colour = Colour.RED
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        return self.tensor * self.weight * y if self.colour == Colour.RED else y
+
+
+@pytest.mark.parametrize("kind", [Object, Enumerated])
+@pytest.mark.parametrize("how", ["save", "_save_for_lite_interpreter"])
+def test_what_was_loaded_is_saved_although_python_does_not_know_its_classes(
+    kind: type[nn.Module], how: str, tmp_path: Path
+) -> None:
+    torch.jit.script(kind()).save(str(tmp_path / "first"))
+    script, y = torch.jit.load(str(tmp_path / "first")), torch.tensor(2.0)
+    expected = script(y)
+    native.load().parts.evict_all()
+    enable(LITTLE)
+    getattr(script, how)(str(tmp_path / "second"), _extra_files={"notes": "some"})
+    enable(ROOM)
+    notes = {"notes": ""}
+    loaded = torch.jit.load(str(tmp_path / "second"), _extra_files=notes)
+    assert notes["notes"] in ("some", b"some")
+    assert torch.equal(loaded(y), expected)
 
 
 def test_nothing_else_is_touched(tmp_path: Path) -> None:

@@ -18,7 +18,13 @@ __all__ = ["tensors_of_scripted"]
 
 
 def tensors_of_scripted(what: Any) -> Iterator[torch.Tensor]:
-    """Of a ``torch._C.ScriptModule`` or ``ScriptFunction``, those that have memory; one may come several times."""
+    """Of a ``torch._C.ScriptModule`` or ``ScriptFunction``, those that have memory; one may come several times.
+
+    Raises
+    ------
+    RuntimeError
+        If it holds an object of a class that Python does not know: only TorchScript could look into that.
+    """
     if isinstance(what, torch._C.ScriptFunction):
         yield from _constants(what.graph, ())
         return

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,10 +32,10 @@ _AT_ITS_ADDRESS: list[tuple[Any, str]] = [
 _INTO_WHAT_IT_MAKES: list[tuple[Any, str]] = [
     (torch._C.PyTorchFileReader, name) for name in ("__init__", "get_record", "get_storage_from_record")
 ]
-_OF_SCRIPTS: list[tuple[Any, str]] = [
-    (torch._C.ScriptModule, "save"),
-    (torch._C.ScriptModule, "_save_for_mobile"),
-    (torch._C.ScriptFunction, "save"),
+_OF_SCRIPTS: list[tuple[Any, str, str]] = [  # to a file, and to bytes
+    (torch._C.ScriptModule, "save", "save_to_buffer"),
+    (torch._C.ScriptModule, "_save_for_mobile", "_save_to_buffer_for_mobile"),
+    (torch._C.ScriptFunction, "save", "save_to_buffer"),
 ]
 _SAFETENSORS = "safetensors.torch"
 
@@ -68,8 +69,22 @@ def _of_storages(*args: Any) -> list[int]:
     return [raw_address(value) for value in args if isinstance(value, torch.UntypedStorage)]
 
 
-def _of_scripts(saved: Any, *_: Any) -> list[int]:
-    return [raw_address(storage_of(tensor)) for tensor in tensors_of_scripted(saved) if raw_address(tensor)]
+def _saving_script(
+    save: Callable[..., Any], save_to_bytes: Callable[..., bytes], core: ModuleType
+) -> Callable[..., Any]:
+    """With what the script holds mapped; by way of the host's memory, where nobody can tell what that is."""
+
+    @functools.wraps(save)
+    def saves(self: Any, filename: str, *args: Any, **kwargs: Any) -> None:
+        try:
+            held = [raw_address(storage_of(each)) for each in tensors_of_scripted(self) if raw_address(each)]
+        except RuntimeError:  # an object of a class that Python does not know, as in what torch.jit.load gives
+            Path(filename).write_bytes(save_to_bytes(self, *args, **kwargs))
+            return
+        with _mapped(held, core, made=True):
+            save(self, filename, *args, **kwargs)
+
+    return saves
 
 
 def _of_specs(*args: Any) -> list[int]:
@@ -120,7 +135,7 @@ def watch_storages(core: ModuleType, device: str) -> None:
         replace(owner, name, _mapping(getattr(owner, name), _of_storages, core))
     for owner, name in _INTO_WHAT_IT_MAKES:
         replace(owner, name, _mapping(getattr(owner, name), _of_storages, core, made=True))
-    for owner, name in _OF_SCRIPTS:
-        replace(owner, name, _mapping(getattr(owner, name), _of_scripts, core, made=True))
+    for owner, name, to_bytes in _OF_SCRIPTS:
+        replace(owner, name, _saving_script(getattr(owner, name), getattr(owner, to_bytes), core))
     when_imported(_SAFETENSORS, lambda module: _watch_safetensors(module, core))
     replace(torch.UntypedStorage, "clone", _allocated_as_tensors(torch.UntypedStorage.clone))
