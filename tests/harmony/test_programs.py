@@ -207,23 +207,32 @@ def test_a_forward_that_somebody_set_stays() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_layer_keeps_nothing_in_any_microbatch_if_it_runs_again(count: int) -> None:
-    """The first one of all too, which shows the order: without a budget it would need real memory."""
+    """The first one of all too, which shows the order: without a budget it would need real memory.
+
+    Of what counts for itself there is one run, as in the ordinary loop.
+    """
 
     class Counted(nn.Linear):
-        runs = 0
+        counted = 0
+
+        def __init__(self) -> None:
+            super().__init__(8, 8)
+            self.calls: list[None] = []
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.runs += 1
+            self.counted += 1
+            self.calls.append(None)
             return super().forward(x)
 
-    model = Stack(lambda: Counted(8, 8))
+    model = Stack(Counted)
     trainer = vtensor.Harmony(
         model, torch.optim.SGD(model.parameters(), lr=0.1), loss=square, microbatches=count, recompute=True
     )
     for step in range(1, 3):
         trainer.step(torch.randn(6, 8))
-        runs = [layer.runs for layer in model.layers]
+        runs = [len(layer.calls) for layer in model.layers]
         assert runs == [step * 2 * count] * (len(runs) - 1) + [step * count]
+        assert {layer.counted for layer in model.layers} == {step * count}
 
 
 def test_what_is_kept_on_the_model_is_noticed() -> None:

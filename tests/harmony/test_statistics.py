@@ -163,6 +163,57 @@ class Passing(nn.Linear):
         return super().forward(x * self.passing * self.made)  # type: ignore[operator]
 
 
+class Scaled(nn.Linear):
+    """The graph keeps what each forward updates: counted by autograd, or past it."""
+
+    scale: torch.Tensor
+
+    def __init__(self, counted: bool) -> None:
+        super().__init__(8, 8)
+        self.register_buffer("scale", torch.ones(8))
+        self.counted = counted
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        with torch.no_grad():
+            (self.scale if self.counted else self.scale.data).mul_(0.9).add_(y.abs().amax(0), alpha=0.1)
+        return y / self.scale
+
+
+class Lazy(nn.Linear):
+    """A large table begins as what it saw first, and moves past autograd from then on."""
+
+    table: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+        self.register_buffer("table", torch.zeros(1 << 18))
+        self.begun = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.begun:
+            self.table.data[:8].mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        else:
+            self.table[:8].copy_(x.detach().mean(0))
+            self.begun = True
+        return super().forward(x - self.table[:8])
+
+
+class LeavingOut(nn.Module):
+    """Of the first microbatch of all, one of the layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Large() for _ in range(4))
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        for k, layer in enumerate(self.layers):
+            x = x if k == 1 and self.calls == 1 else layer(x)
+        return x
+
+
 class Table(nn.Linear):
     def __init__(self, table: torch.Tensor) -> None:
         super().__init__(8, 8)
@@ -188,6 +239,8 @@ def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         sharing_by_views,
         lambda: Checkpointed(Counting),
         Outside,
+        lambda: nn.Sequential(*(Scaled(counted=True) for _ in range(4))),
+        lambda: nn.Sequential(*(Scaled(counted=False) for _ in range(4))),
     ],
     ids=[
         "past autograd",
@@ -198,6 +251,8 @@ def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         "by views",
         "counts",
         "outside too",
+        "kept",
+        "kept past autograd",
     ],
 )
 def test_statistics_are_those_of_the_ordinary_loop(make: Callable[[], nn.Module]) -> None:
@@ -206,11 +261,16 @@ def test_statistics_are_those_of_the_ordinary_loop(make: Callable[[], nn.Module]
 
 @pytest.mark.parametrize(
     "layer",
-    [Moving, Counting, Normed, Twins, Apart, Histogram, Aliased, lambda: Aliased(conjugated=True), Passing],
+    [Moving, Counting, Normed, Twins, Apart, Histogram, Aliased, lambda: Aliased(conjugated=True), Passing, Lazy],
 )
 def test_they_are_where_layers_run_again(layer: Callable[[], nn.Module]) -> None:
     model = check(lambda: nn.Sequential(*(layer() for _ in range(4))), recompute=True)
     assert not any("passing" in vars(module) for module in model)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_they_are_where_the_first_microbatch_left_a_layer_out(recompute: bool) -> None:
+    check(LeavingOut, recompute=recompute)
 
 
 def test_arguments_may_have_the_names_of_a_checkpoints_own() -> None:

@@ -103,6 +103,26 @@ def test_what_a_collective_was_given_stays(tmp_path: Path) -> None:
         distributed.destroy_process_group()
 
 
+@pytest.mark.parametrize("earlier", [True, False])
+def test_so_does_what_it_was_given_before_memory_was_short(earlier: bool, tmp_path: Path) -> None:
+    def begin() -> None:
+        distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+
+    if earlier:
+        begin()
+    try:
+        with vtensor.enabled("128KiB", chunk=4096, min_size=1, host="64MiB", policy="lru"):
+            if not earlier:
+                begin()
+            bucket = torch.ones(4096)
+            distributed.all_reduce(bucket)
+            others = [torch.full((2048,), float(i)) for i in range(32)]
+            assert sum(float(other[7]) for other in others) == sum(range(32))
+            assert vtensor.residency(bucket).resident == 4
+    finally:
+        distributed.destroy_process_group()
+
+
 GATHERED = """
 from torch.distributed import _functional_collectives as collectives
 

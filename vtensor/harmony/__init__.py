@@ -18,8 +18,8 @@ do), ``between`` (what comes in order besides), ``snapshots`` (modules that chan
 ``rehearsal`` (before they do), ``wire`` and ``mail`` (values and tensors between processes), ``whole`` (weights and
 states of all of them), ``hosted`` (updates in the host's memory), ``host_memory`` and ``neighbours`` (that memory, of
 one process or all of a machine), ``microbatches`` (cutting a batch), ``generators`` (random numbers of each), ``again``
-(running a layer again in backward), ``buffers`` (as its first run found them), ``forwards`` (other functions in the
-place of layers').
+(running a layer again in backward), ``buffers`` (as its first run found them), ``kept`` (as its backward does),
+``forwards`` (other functions in the place of layers').
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from ..errors import HarmonyError
 from .buffers import BufferCopies
 from .forwards import Forwards, in_backward
-from .memories import UnseenWrites
+from .memories import Constants
 from .snapshots import BufferSnapshot
 
 __all__ = ["Again"]
@@ -28,17 +28,17 @@ __all__ = ["Again"]
 class Again:
     """Layers whose forward runs again in backward, until :meth:`remove`."""
 
-    def __init__(self, layers: Sequence[nn.Module], unseen: UnseenWrites | None = None) -> None:
+    def __init__(self, layers: Sequence[nn.Module], constants: Constants | None = None) -> None:
         self._forwards = Forwards()
         for layer in layers:
-            self._forwards.exchange(layer, _twice(layer, layer.forward, unseen))
+            self._forwards.exchange(layer, _twice(layer, layer.forward, constants))
 
     def remove(self) -> None:
         """The model is as it was."""
         self._forwards.put_back()
 
 
-def _twice(layer: nn.Module, forward: Callable[..., Any], unseen: UnseenWrites | None) -> Callable[..., Any]:
+def _twice(layer: nn.Module, forward: Callable[..., Any], constants: Constants | None) -> Callable[..., Any]:
     snapshot: BufferSnapshot | None = None
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -46,13 +46,13 @@ def _twice(layer: nn.Module, forward: Callable[..., Any], unseen: UnseenWrites |
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         if snapshot is None:
-            snapshot = BufferSnapshot(layer, [layer], unseen)
+            snapshot = BufferSnapshot(layer, [layer], constants)
         elif in_backward() and snapshot.changed():
             raise HarmonyError(
                 f"a {type(layer).__name__} changes its buffers, and the program's own checkpoints run it again, which "
                 "would end early, within recompute=True: leave one of the two out"
             )
-        before = BufferCopies(layer, unseen)
+        before = BufferCopies(layer, constants)
         named = functools.partial(forward, **kwargs)  # some may have the names of the checkpoint's own
         return checkpoint(named, *args, use_reentrant=False, context_fn=lambda: (before.first(), before))
 

@@ -23,7 +23,7 @@ from torch import nn
 
 from ..errors import HarmonyError
 from .forwards import in_backward
-from .memories import Memory, UnseenWrites
+from .memories import Constants, Memory
 from .snapshots import BufferSnapshot
 from .stops import Stops
 from .weave import Weave
@@ -40,11 +40,12 @@ class Between:
         packs: Sequence[Sequence[nn.Module]],
         weave: Weave,
         stops: Stops,
-        unseen: UnseenWrites | None,
+        constants: Constants | None,
     ) -> None:
         self._model, self._packs, self._weave, self._stops = model, packs, weave, stops
         self._layers = list(itertools.chain(*packs))
-        self._snapshot = BufferSnapshot(model, self._layers, unseen)
+        self.snapshot = BufferSnapshot(model, self._layers, constants)
+        """Buffers as they are when the step begins."""
         self._newest: dict[Memory, int] = defaultdict(int)  # by memory of buffers: the last microbatch there
         self._calls: dict[tuple[int, nn.Module], int] = defaultdict(int)
         self._passed: dict[Any, set[int]] = defaultdict(set)  # by module and number of its call, or by parameter
@@ -55,7 +56,7 @@ class Between:
     def begin(self) -> None:
         """From now on; its hooks come before those that are there."""
         pack_of = {layer: k for k, layers in enumerate(self._packs) for layer in layers}
-        for module in self._snapshot.all():  # before hooks of others, which may change its buffers, too
+        for module in self.snapshot.all():  # before hooks of others, which may change its buffers, too
             pack = pack_of.get(module, len(self._packs))
             self._handles.append(module.register_forward_pre_hook(self._comes(pack), prepend=True))
             self._handles.append(module.register_forward_hook(self._leaves))
@@ -96,7 +97,7 @@ class Between:
             self._passed[module, self._calls[current, module]].add(current)
 
     def _runs(self, module: nn.Module, current: int) -> None:
-        for memory in self._snapshot.memories(module):
+        for memory in self.snapshot.memories(module):
             newest = self._newest[memory] = max(current, self._newest[memory])
             if newest > current and not memory.is_still():
                 names = {each: name for name, each in self._model.named_modules()}

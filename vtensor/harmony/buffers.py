@@ -1,6 +1,6 @@
 """What a forward found beside parameters, put back for a run that shall change nothing.
 
-Covers: copies of buffers that share memory where they do, tensors that are plain attributes.
+Covers: copies of buffers that share memory where they do; plain attributes: tensors, numbers, flags, strings.
 Leaves: which forwards run again (``again``), what is written (``memories``).
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .memories import Memory, UnseenWrites, memories_of
+from .memories import Constants, Memory, memories_of
 
 __all__ = ["BufferCopies"]
 
@@ -26,41 +26,48 @@ class BufferCopies:
     Running statistics are updated once, and not by repetitions; what hooks set before each forward
     (``torch.nn.utils.spectral_norm``) is another in each microbatch.
 
-    As a context: copies of the buffers are in their places, which what runs meanwhile may change, and the tensors that
-    were attributes. It may be entered again.
+    As a context: copies of the buffers are in their places, which what runs meanwhile may change, and so are the
+    tensors, numbers, flags and strings that were attributes. It may be entered again.
     """
 
-    def __init__(self, layer: nn.Module, unseen: UnseenWrites | None = None) -> None:
-        self._memories = [Memory(buffers, unseen, copied=True) for buffers in memories_of(layer.modules())]
-        self._set = [
-            (vars(module), name, value)
-            for module in layer.modules()
-            for name, value in vars(module).items()
-            if isinstance(value, torch.Tensor)
-        ]
+    def __init__(self, layer: nn.Module, constants: Constants | None = None) -> None:
+        self._memories = [Memory(buffers, constants, copied=True) for buffers in memories_of(layer.modules())]
+        self._places = [vars(module) for module in layer.modules()]
+        self._found = [{name: value for name, value in place.items() if _is_kept(value)} for place in self._places]
         self._exchanged: list[tuple[dict[str, Any], str, Any]] = []
 
     @contextlib.contextmanager
     def first(self) -> Iterator[None]:
         """Around the first run. Afterwards no copies are left of what it did not change: masks, tables."""
+        names = [frozenset(place) for place in self._places]
         yield
         self._memories = [memory for memory in self._memories if not (memory.is_plain and memory.is_still())]
+        for place, before, found in zip(self._places, names, self._found, strict=True):
+            found.update((name, _ABSENT) for name, value in place.items() if name not in before and _is_kept(value))
 
     def __enter__(self) -> None:
         for memory in self._memories:
             for (module, name), copy in memory.copies().items():
                 self._exchange(module._buffers, name, copy)
-        for place, name, before in self._set:
-            self._exchange(place, name, before)
+        for place, found in zip(self._places, self._found, strict=True):
+            for name, value in found.items():
+                self._exchange(place, name, value)
 
-    def _exchange(self, place: dict[str, Any], name: str, value: torch.Tensor | None) -> None:
+    def _exchange(self, place: dict[str, Any], name: str, value: Any) -> None:
         self._exchanged.append((place, name, place.get(name, _ABSENT)))
-        place[name] = value
+        _set(place, name, value)
 
     def __exit__(self, *exception: object) -> None:
         while self._exchanged:
-            place, name, before = self._exchanged.pop()
-            if before is _ABSENT:
-                place.pop(name, None)
-            else:
-                place[name] = before
+            _set(*self._exchanged.pop())
+
+
+def _is_kept(attribute: Any) -> bool:
+    return attribute is None or isinstance(attribute, torch.Tensor | int | float | str)
+
+
+def _set(place: dict[str, Any], name: str, value: Any) -> None:
+    if value is _ABSENT:
+        place.pop(name, None)
+    else:
+        place[name] = value

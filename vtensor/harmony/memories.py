@@ -15,7 +15,7 @@ from torch import nn
 
 from ..hooks.doors import storage_of
 
-__all__ = ["Memory", "Place", "UnseenWrites", "memories_of"]
+__all__ = ["Constants", "Memory", "Place", "is_plain", "memories_of"]
 
 Place = tuple[nn.Module, str]
 """Of a buffer: its module and its name there."""
@@ -26,16 +26,16 @@ _SMALL = 1 << 19
 _ALIGN = 16  # of elements, at most
 
 
-class UnseenWrites:
-    """Which buffers the first microbatch of all wrote past autograd, and in which mode modules were."""
+class Constants:
+    """Buffers that the first microbatch of all left as they were although it ran their modules, in this mode."""
 
-    def __init__(self, written: Collection[Place], modes: Mapping[nn.Module, bool]) -> None:
-        self._written, self._modes = written, modes
+    def __init__(self, places: Collection[Place], modes: Mapping[nn.Module, bool]) -> None:
+        self._places, self._modes = places, modes
 
-    def may_be_of(self, place: Place) -> bool:
-        """Whether the buffer there is written so, or perhaps: its module is in the other mode now."""
+    def has(self, place: Place) -> bool:
+        """Not if its module is in the other mode now."""
         module, _ = place
-        return place in self._written or self._modes.get(module) is not module.training
+        return place in self._places and self._modes[module] is module.training
 
 
 class Memory:
@@ -45,25 +45,25 @@ class Memory:
     ----------
     buffers
         By where they are found: one, or several that overlap. None: there is no buffer yet.
-    unseen
-        What is known of writes past autograd: a large memory is compared by what it holds if there may be some; None:
-        if it is not known.
+    constants
+        Of those that are large the versions are believed, which tell nothing of writes past autograd. All others are
+        compared by what they hold, too.
     copied
         Whether it is copied, whether or not that is compared.
     """
 
     def __init__(
-        self, buffers: Mapping[Place, torch.Tensor | None], unseen: UnseenWrites | None, copied: bool = False
+        self, buffers: Mapping[Place, torch.Tensor | None], constants: Constants | None, copied: bool = False
     ) -> None:
         self._buffers = dict(buffers)
         self._there = [buffer for buffer in self._buffers.values() if buffer is not None]
         self._versions = [_version(buffer) for buffer in self._there]
-        self.is_plain = all(map(_is_plain, self._there))
+        self.is_plain = all(map(is_plain, self._there))
         """Whether its buffers are nothing but their memory."""
         self._by_content = self.is_plain and (
-            unseen is None
+            constants is None
             or all(each.nbytes <= _SMALL for each in self._there)
-            or any(map(unseen.may_be_of, self._buffers))
+            or not all(map(constants.has, self._buffers))
         )
         self._copies: list[torch.Tensor] = []
         if copied or self._by_content:
@@ -71,18 +71,11 @@ class Memory:
 
     def is_still(self) -> bool:
         """Nothing was written, by whoever ran, since this was made."""
-        return self._is_known_to_be() and not self.was_written_unseen()
-
-    def was_written_unseen(self) -> bool:
-        """Past autograd, by which nothing else tells that it has changed."""
-        if not self._by_content or not self._is_known_to_be():
+        in_place = all(_now(place) is buffer for place, buffer in self._buffers.items())
+        if not in_place or [_version(buffer) for buffer in self._there] != self._versions:
             return False
         with _past_the_program(), torch.no_grad():
-            return not all(map(_same_bytes, self._copies, self._there))
-
-    def _is_known_to_be(self) -> bool:
-        in_place = all(_now(place) is buffer for place, buffer in self._buffers.items())
-        return in_place and [_version(buffer) for buffer in self._there] == self._versions
+            return not self._by_content or all(map(_same_bytes, self._copies, self._there))
 
     def places(self) -> Collection[Place]:
         """Where its buffers were found."""
@@ -103,7 +96,7 @@ def memories_of(modules: Iterable[nn.Module]) -> list[dict[Place, torch.Tensor |
             if buffer is None:
                 found.append({(module, name): None})
             else:
-                storage = storage_of(buffer)._cdata if _is_plain(buffer) else id(buffer)
+                storage = storage_of(buffer)._cdata if is_plain(buffer) else id(buffer)
                 by_storage.setdefault(storage, {})[module, name] = buffer
     for views in by_storage.values():
         end = -1
@@ -127,7 +120,7 @@ def _past_the_program() -> Any:
     return torch._C._DisableTorchDispatch()
 
 
-def _is_plain(buffer: torch.Tensor) -> bool:
+def is_plain(buffer: torch.Tensor) -> bool:
     """Whether it is nothing but its memory."""
     return (
         type(buffer) in (torch.Tensor, nn.Parameter)
@@ -139,7 +132,7 @@ def _is_plain(buffer: torch.Tensor) -> bool:
 
 def _span(buffer: torch.Tensor) -> tuple[int, int]:
     """From which byte of its storage to which it may have elements; of what is more than its memory, all."""
-    if not _is_plain(buffer):
+    if not is_plain(buffer):
         return 0, 1
     first = int(buffer.storage_offset()) * buffer.element_size()
     if buffer.numel() == 0:
@@ -164,7 +157,7 @@ def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _copied(buffers: Collection[torch.Tensor]) -> list[torch.Tensor]:
     """One for each; copies of what overlaps overlap, and of one tensor there is one."""
     different = {id(buffer): buffer for buffer in buffers}
-    past_the_program = _past_the_program() if all(map(_is_plain, buffers)) else contextlib.nullcontext()
+    past_the_program = _past_the_program() if all(map(is_plain, buffers)) else contextlib.nullcontext()
     with past_the_program, torch.no_grad():
         if len(different) == 1:
             made = {key: buffer.detach().clone() for key, buffer in different.items()}

@@ -14,7 +14,7 @@ from torch import nn
 from ..logs import log
 from ..session.lifecycle import active_config, is_enabled
 from ..settings.sizes import format_bytes
-from .memories import UnseenWrites
+from .memories import Constants
 from .packs import COPIES, cut_evenly, pack
 from .stops import Order
 
@@ -53,8 +53,8 @@ class Packing:
         self.layers = list(layers)
         self.ordered = False
         """Whether the layers are in the order in which they run."""
-        self.unseen: UnseenWrites | None = None
-        """What is written past autograd, once the order has shown it."""
+        self.constants: Constants | None = None
+        """Buffers that are, as far as the first microbatch has shown."""
         self.budget: int | None = None
         """Of the process that has the least, where several are to have the same packs, 0 if one has none at all; None:
         this one's."""
@@ -81,7 +81,7 @@ class Packing:
     def order_by(self, order: Order) -> None:
         """From now on layers are those that can take turns, in the order in which they ran."""
         found, self.layers, self.ordered = len(self.layers), order.once(), True
-        self.unseen = order.unseen()
+        self.constants = order.constants()
         if found and not order.ran:
             log.warning("Harmony: none of the layers it found is called, so none can take turns; layers= names others")
         elif found and not self.layers:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Container, Iterable
 
 from torch import nn
 
-from .memories import Memory, UnseenWrites, memories_of
+from .memories import Constants, Memory, memories_of
 
 __all__ = ["BufferSnapshot"]
 
@@ -25,11 +25,11 @@ class BufferSnapshot:
     ----------
     model
         Which has `layers` somewhere.
-    unseen
-        What is known of writes past autograd, which are looked for in large buffers only where there may be some.
+    constants
+        Large buffers in which writes past autograd are not looked for.
     """
 
-    def __init__(self, model: nn.Module, layers: Iterable[nn.Module], unseen: UnseenWrites | None = None) -> None:
+    def __init__(self, model: nn.Module, layers: Iterable[nn.Module], constants: Constants | None = None) -> None:
         layers = dict.fromkeys(layers)
         self.layers = [layer for layer in layers if any(module._buffers for module in layer.modules())]
         outside = _outside(model, layers)
@@ -44,7 +44,7 @@ class BufferSnapshot:
         self._memories: dict[nn.Module, dict[Memory, None]] = {module: {} for module in parts}
         self._modes = {part: part.training for part in holders}
         for buffers in memories_of(holders):
-            memory = Memory(buffers, unseen)
+            memory = Memory(buffers, constants)
             self._holders[memory] = {module: None for part, _ in buffers for module in holders[part]}
             for module in self._holders[memory]:
                 self._memories[module][memory] = None
@@ -52,6 +52,10 @@ class BufferSnapshot:
     def all(self) -> list[nn.Module]:
         """Modules that have buffers."""
         return [*self.layers, *self.others]
+
+    def parts(self) -> list[nn.Module]:
+        """These and those in them, by themselves."""
+        return list(self._modes)
 
     def memories(self, module: nn.Module) -> Collection[Memory]:
         """In which its buffers lie."""
@@ -65,10 +69,11 @@ class BufferSnapshot:
         """What was written since, by whoever ran."""
         return [memory for memory in self._holders if not memory.is_still()]
 
-    def unseen(self) -> UnseenWrites:
-        """What was written since past autograd."""
-        written = [memory.places() for memory in self._holders if memory.was_written_unseen()]
-        return UnseenWrites(frozenset(place for places in written for place in places), self._modes)
+    def constants(self, ran: Container[nn.Module]) -> Constants:
+        """What is as it was although the modules that have it `ran`."""
+        still = [memory.places() for memory in self._holders if memory.is_still()]
+        shown = [places for places in still if all(module in ran for module, _ in places)]
+        return Constants(frozenset(place for places in shown for place in places), self._modes)
 
 
 def _outside(model: nn.Module, layers: Container[nn.Module]) -> Iterable[nn.Module]:

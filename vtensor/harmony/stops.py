@@ -21,7 +21,7 @@ from torch import nn
 
 from ..errors import HarmonyError
 from .forwards import in_backward
-from .memories import UnseenWrites
+from .memories import Constants
 from .microbatches import tensors_of
 from .snapshots import BufferSnapshot
 from .weave import Weave
@@ -131,14 +131,20 @@ class Order:
         self._snapshot = BufferSnapshot(model, layers)
         self._ran: list[nn.Module] = []  # all calls, those of the user's checkpoints in backward among them
         self._count: list[nn.Module] = []  # those that count
+        self._parts: set[nn.Module] = set()  # that ran, by themselves
         modules = [*self._layers, *self._snapshot.others]
         self._handles = [module.register_forward_pre_hook(self._note) for module in modules]
+        self._handles += [part.register_forward_pre_hook(self._note_part) for part in self._snapshot.parts()]
 
     def _note(self, module: nn.Module, _args: Any) -> None:
         if self._watched():
             self._ran.append(module)
             if self._counted() and module in self._layers and not in_backward():
                 self._count.append(module)
+
+    def _note_part(self, part: nn.Module, _args: Any) -> None:
+        if self._watched():
+            self._parts.add(part)
 
     def remove(self) -> None:
         """The model is as it was."""
@@ -150,9 +156,9 @@ class Order:
         """Whether any of the layers did."""
         return bool(self._count)
 
-    def unseen(self) -> UnseenWrites:
-        """What was written past autograd."""
-        return self._snapshot.unseen()
+    def constants(self) -> Constants:
+        """Buffers that nobody wrote although what has them ran."""
+        return self._snapshot.constants(self._parts)
 
     def once(self) -> list[nn.Module]:
         """Layers that ran once, in that order; those that did not run stay behind those they were behind.

@@ -233,7 +233,7 @@ class Harmony:
         def run(index: int) -> None:
             if order is not None and index == 1:
                 self._packing.order_by(order)
-                turns.take(self.packs, self._packing.unseen)
+                turns.take(self.packs, self._packing.constants)
             value = scalar(self._loss(self.model, batches[index]))
             turns.forward_is_over(index)
             if calls is not None:
@@ -259,7 +259,7 @@ class Harmony:
                 self._packing.budget = self._replicas.least(active_config().budget if is_enabled() else 0)
             leaving.callback(turns.remove)
             if self._packing.ordered:
-                turns.take(self.packs, self._packing.unseen)
+                turns.take(self.packs, self._packing.constants)
             else:  # the first microbatch, by itself, shows the order
                 turns.begin_alone(self.packs)
                 order = Order(self.model, self._packing.layers, lambda: weave.current() == 0, torch.is_grad_enabled)

@@ -1,7 +1,7 @@
 """All that makes the microbatches of one step take turns.
 
 Covers: putting it on the model once packs are known, and taking it off. Until then each microbatch runs to its end.
-Leaves: what each part does (``stops``, ``between``, ``again``), whose turn it is (``weave``).
+Leaves: what each part does (``stops``, ``between``, ``kept``, ``again``), whose turn it is (``weave``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from torch import nn
 
 from .again import Again
 from .between import Between
-from .memories import UnseenWrites
+from .kept import Kept
+from .memories import Constants
 from .stops import Stops
 from .weave import Weave
 
@@ -32,30 +33,34 @@ class Turns:
     ) -> None:
         self._model, self._weave, self._recompute, self._here = model, weave, recompute, here
         self.packs: list[list[nn.Module]] = []
-        self._parts: list[Stops | Between | Again] = []
+        self._parts: list[Stops | Between | Kept | Again] = []
         self._stops: Stops | None = None
 
     def begin_alone(self, packs: list[list[nn.Module]]) -> None:
         """The first microbatch runs by itself, and shows by which packs the others take turns."""
         self._run_again(packs, None)
 
-    def take(self, packs: list[list[nn.Module]], unseen: UnseenWrites | None) -> None:
-        """From now on, by these packs; `unseen` is what is known of writes past autograd."""
+    def take(self, packs: list[list[nn.Module]], constants: Constants | None) -> None:
+        """From now on, by these packs; `constants` are the buffers known to be."""
         self.remove()
         self.packs = packs
         self._stops = Stops(packs, self._weave, self._here)
         self._parts.append(self._stops)
         if self._here is None and len(packs) > 1:  # else each microbatch runs to its end
-            between = Between(self._model, packs, self._weave, self._stops, unseen)
+            between = Between(self._model, packs, self._weave, self._stops, constants)
             self._parts.append(between)
             between.begin()
+            self._parts.append(Kept(between.snapshot, constants, self._run_twice(packs)))
         self._stops.begin()  # a microbatch stops first, and then waits for those before it
-        self._run_again(packs, unseen)
+        self._run_again(packs, constants)
 
-    def _run_again(self, packs: list[list[nn.Module]], unseen: UnseenWrites | None) -> None:
-        if self._recompute:
-            layers = [each for each in itertools.chain(*packs[:-1]) if self._here is None or self._here(each)]
-            self._parts.append(Again(layers, unseen))
+    def _run_again(self, packs: list[list[nn.Module]], constants: Constants | None) -> None:
+        self._parts.append(Again(self._run_twice(packs), constants))
+
+    def _run_twice(self, packs: list[list[nn.Module]]) -> list[nn.Module]:
+        """The last pack's backward follows its forward at once."""
+        layers = itertools.chain(*packs[:-1]) if self._recompute else ()
+        return [each for each in layers if self._here is None or self._here(each)]
 
     def forward_is_over(self, microbatch: int) -> None:
         """Of the microbatch."""

@@ -29,6 +29,7 @@ from .. import native
 from ..devices.math_library import settle
 from ..devices.port import port_of
 from ..errors import ConfigError, NotEnabledError
+from ..hooks.collectives import watch_collectives
 from ..hooks.compiled import watch_compiled
 from ..hooks.doors import open_doors
 from ..hooks.foreach import cut_foreach
@@ -189,6 +190,7 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
     """Put what the core has to be told of around torch's functions."""
     core = native.load()
     open_doors(core, config.device)
+    watch_collectives(core)
     watch_storages(core, config.device)
     watch_compiled(core)
     watch_kernels(core)
