@@ -331,6 +331,18 @@ def test_no_class_does_everything() -> None:
             assert count <= 30, f"{source.name}: {name} has {count} functions"
 
 
+def test_the_order_of_locks_names_all_of_them() -> None:
+    """In DESIGN.md, by the file that has it."""
+    text = (ROOT / "DESIGN.md").read_text()
+    order = text[text.index("## Locks, in their order") :]
+    order = order[: order.index("\n## ", 1)]
+    for source in [path for path in SOURCES if path.parent.name != "testing"]:
+        if re.search(r"^[^/\n]*\bstd::mutex\*? \w+( =|;)", source.read_text(), re.MULTILINE):
+            assert f"{source.parent.name}/{source.name}" in order, (
+                f"the lock of {source.name} has no place in DESIGN.md"
+            )
+
+
 def test_functions_are_counted() -> None:
     header = "class A {\n A(); void f() { g(1); } int x = h(); struct B { int y(); }; std::function<void()> z; };"
     assert methods(header) == {"A": 2, "B": 1}

@@ -44,7 +44,8 @@ Status Allocation::make(Lock& lock, Bytes bytes, const char* operation, Lane str
   if (missing > 0) {
     ground_.press();
     ++ground_.counters.oversize;
-    warn_oversize(operation, ground_.bytes_of(chunks), ground_.bytes_of(pool_.capacity()), false, ground_.copies());
+    warn_oversize(operation, {ground_.bytes_of(chunks), ground_.bytes_of(missing), ground_.bytes_of(pool_.capacity())}, false,
+                  ground_.copies());
   }
   chunks_.note_use();
   *made = range;
@@ -106,7 +107,8 @@ Status Allocation::find_chunk(Lock& lock, Range& range, std::uint32_t index, std
   }
   const Status begun = slots_.begin_in_place(range, index);  // every chunk is pinned by running operations
   if (begun.ok() || !moves_.may_overdraw()) return begun;
-  warn_oversize(operation, ground_.bytes_of(range.chunks), ground_.bytes_of(pool_.capacity()), true, ground_.copies());
+  warn_oversize(operation, {ground_.bytes_of(range.chunks), ground_.bytes_of(want), ground_.bytes_of(pool_.capacity())}, true,
+                ground_.copies());
   return supply_.overdraw(chunk);
 }
 

@@ -31,7 +31,7 @@ enum class Oversize : std::uint8_t {
 
 struct EngineConfig {
   std::size_t budget_chunks = 0;
-  Order order = Order::lru;
+  VictimOrder order = VictimOrder::lru;
   Granularity granularity = Granularity::chunk;
   Leaving leaving = Leaving::copy;
   Oversize oversize = Oversize::borrow;

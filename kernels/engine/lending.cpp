@@ -9,7 +9,7 @@ bool Lending::possible(const Range& range) const {
 }
 
 bool Lending::lend(const void* address, const void* memory, Bytes bytes) {
-  if (drained_) return false;
+  if (closed_) return false;
   Call call(mutex_, ground_);
   if (ground_.detached) return false;  // nobody would bring it back before an operation
   Range* const range = ranges_.find_live(address);
@@ -52,7 +52,7 @@ bool Lending::come_to_rest(Lock& lock, Range& range, std::uint64_t serial) {
 }
 
 bool Lending::lent(const void* address, const void* memory, Bytes bytes) {
-  if (drained_) return false;
+  if (closed_) return false;
   Call call(mutex_, ground_);
   const Range* range = ranges_.find_live(address);
   if (range == nullptr) return false;
@@ -61,7 +61,7 @@ bool Lending::lent(const void* address, const void* memory, Bytes bytes) {
 }
 
 void Lending::take_back(const void* memory, Bytes bytes) {
-  if (drained_) return;
+  if (closed_) return;
   Call call(mutex_, ground_);
   for (Range* const range : ranges_.living()) {
     const std::uint64_t serial = range->serial;

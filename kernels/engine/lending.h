@@ -16,10 +16,11 @@ namespace vt {
 
 class Lending {
  public:
-  Lending(std::mutex& mutex, const std::atomic<bool>& drained, Ground& ground, RangeTable& ranges, HostStore& store, Slots& slots,
+  // `closed`: the device is gone.
+  Lending(std::mutex& mutex, const std::atomic<bool>& closed, Ground& ground, RangeTable& ranges, HostStore& store, Slots& slots,
           Moves& moves, Pins& pins, Remake& remake, Uses& uses)
       : mutex_(mutex),
-        drained_(drained),
+        closed_(closed),
         ground_(ground),
         ranges_(ranges),
         store_(store),
@@ -45,7 +46,7 @@ class Lending {
   bool lies_in(const VTensor& part, const void* memory, Bytes bytes) const;
 
   std::mutex& mutex_;
-  const std::atomic<bool>& drained_;  // the engine is empty: all rooms are closed
+  const std::atomic<bool>& closed_;
   Ground& ground_;
   RangeTable& ranges_;
   HostStore& store_;

@@ -14,12 +14,14 @@ void say(const std::string& text) {
 }
 }  // namespace
 
-void warn_oversize(const char* operation, Bytes wanted, Bytes budget, bool overdrawn, bool copies) {
+void warn_oversize(const char* operation, const Shortage& shortage, bool overdrawn, bool copies) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
+  const std::string budget = format_bytes(shortage.budget);
   const std::string why =
-      wanted > budget ? " needs " + format_bytes(wanted) + ", more than the budget of " + format_bytes(budget)
-                      : " needs room for " + format_bytes(wanted) + " more, which the budget of " + format_bytes(budget) +
+      shortage.used > shortage.budget
+          ? " needs " + format_bytes(shortage.used) + ", more than the budget of " + budget
+          : " needs room for " + format_bytes(shortage.lacking) + " more, which the budget of " + budget +
                             (copies ? " cannot free: what operations use while they run stays, and so does what a collective or "
                                       "another library was given"
                                     : " cannot free: recompute='only' copies nothing, and what cannot be made again stays");

@@ -7,9 +7,14 @@
 
 namespace vt {
 
-// Once in a process: an operation needs so much (`wanted`) that the budget cannot free it at once, or, where nothing may be
-// copied, what can be made again does not leave it. `overdrawn`: it gets it, else it uses the host store in place.
-void warn_oversize(const char* operation, Bytes wanted, Bytes budget, bool overdrawn, bool copies);
+struct Shortage {
+  Bytes used;     // by the operation, in chunks
+  Bytes lacking;  // of that
+  Bytes budget;
+};
+// Once in a process: the budget cannot free at once what an operation needs, or, where nothing may be copied, what can be made
+// again does not leave it. `overdrawn`: it gets it, else it uses the host store in place.
+void warn_oversize(const char* operation, const Shortage& shortage, bool overdrawn, bool copies);
 // Once in a process: an operation that cannot be stopped any more needs a slot, and the host store is full.
 void warn_host_full(Bytes capacity);
 // Once in a process: what an operation that cannot be stopped any more needs can be mapped nowhere.

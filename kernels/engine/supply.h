@@ -44,6 +44,8 @@ class Supply {
   Status overdraw(ChunkId* chunk);
   // An absent vTensor comes back, beyond the budget if need be.
   Status bring_beyond(Range& range, std::uint32_t index);
+  // Whether one can be had for which nothing leaves.
+  bool has_room() const noexcept { return pool_.held() < pool_.capacity() || freed_.idle() > 0; }
   void give_back(ChunkId chunk) { mappings_.give_back(chunk); }
 
   // A call that may need memory begins: what has ended takes effect, and the budget is kept to again.

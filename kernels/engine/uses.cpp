@@ -119,7 +119,8 @@ bool Uses::bring(Lock& lock, const Use& use, std::uint32_t index, std::size_t wa
   VTensor& part = use.range->parts[index];
   ChunkId chunk = kNone;
   Status status = supply_.take(lock, {use.range, index, want, fetch.keep_graces}, &chunk);
-  // Another thread was faster; or gave it to a call meanwhile, whose system calls do not fault while it would be on its way.
+  // The lock was let go of. Another thread may have brought it, or given it to a call (as torch.save does), and then it stays
+  // mapped where it is: a system call would fail while its bytes are on their way.
   if (!is_away(part.state) || slots_.stays_borrowed(*use.range, index, fetch.uses)) {
     if (status.ok()) supply_.give_back(chunk);
     return true;
@@ -162,9 +163,13 @@ Uses::Step Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch,
 }
 
 void Uses::warn_of(const Fetch& fetch, bool overdrawn) const {
-  std::size_t wanted = 0;
-  for (const Use& use : fetch.uses) wanted += use.last - use.first;
-  warn_oversize(fetch.operation, ground_.bytes_of(wanted), ground_.bytes_of(pool_.capacity()), overdrawn, ground_.copies());
+  std::size_t used = 0, lacking = 0;
+  for (const Use& use : fetch.uses) {
+    used += use.last - use.first;
+    for (std::uint32_t i = use.first; i < use.last; ++i) lacking += is_away(use.range->parts[i].state);
+  }
+  warn_oversize(fetch.operation, {ground_.bytes_of(used), ground_.bytes_of(lacking), ground_.bytes_of(pool_.capacity())},
+                overdrawn, ground_.copies());
 }
 
 FaultOutcome Uses::on_fault(Lock& lock, Address address) {
@@ -181,10 +186,7 @@ FaultOutcome Uses::on_fault(Lock& lock, Address address) {
   ++ground_.counters.faults;
   const WaitsAlone alone;
   const std::size_t graces = std::min(kGraces, pool_.capacity() / 4);
-  // What comes once more left again meanwhile, and may do so for ever: whoever reads more than there is room for in a circle, as
-  // what a kernel of oneDNN packs does in the first operation under pressure, which nobody observes.
-  const bool full = pool_.held() >= pool_.capacity();
-  const bool in_place = graces == 0 || (full && range->touches >= range->chunks);
+  const bool in_place = graces == 0 || belongs_in_place(range->touches, range->chunks, supply_.has_room());
   // What cannot be written where it is would be copied; but one chunk serves no two.
   const bool may_stay = part.state == State::absent && (graces == 0 || slots_.store().writable(part.slot));
   if (in_place && may_stay && slots_.borrow(*range, index).ok()) return FaultOutcome::served;

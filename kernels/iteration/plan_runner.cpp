@@ -10,6 +10,8 @@ constexpr double kFar = 0.5;  // as far as a plan may be off and be followed
 constexpr std::size_t kMostWatched = std::size_t{1} << 17;  // rows; three rounds are less
 }  // namespace
 
+// How far a plan is from what was allocated so far: 0 is as planned. What allocates less than planned makes some moves too many;
+// what allocates more lacks some, which is worse.
 double PlanRunner::misfit(const Plan& plan) const noexcept {
   const Ahead ahead = &plan == active_ ? ahead_ : Ahead{};
   const std::size_t birth = std::min(ahead.birth(recorder_.births().size()), plan.births.size());
@@ -25,18 +27,17 @@ void PlanRunner::watch(Engine& engine) {
   followed_ = several_ = false;
 }
 
-Finding PlanRunner::end(Engine& engine, bool timing, bool told) {
+Finding PlanRunner::boundary(Engine& engine, bool timing, bool told) {
   recorder_.end();
   const std::uint64_t planned_rows = counters_.planned_rows - std::exchange(planned_before_, counters_.planned_rows);
   if (recording_ && !watches_ && !several_ && !told) rounds_.judge(2 * planned_rows > recorder_.rows(), counters_.installed);
   rounds_.ended(recorder_, told, recording_ && !watches_);
   const bool watched = std::exchange(watches_, false), several = std::exchange(several_, false) && !told;
-  if (watched || several) {
+  if (watched || several) {  // it is none
     if (active_ != nullptr) deviate(engine);
     recording_ = false;
     ++number_;  // what was made in it is not from the iteration before
   }
-  Streams* streams = engine.streams();  // where there are some, they time rows
   const bool completed = active_ != nullptr && recorder_.rows() == active_->rows() && recorder_.hash() == active_->final_hash;
   const bool planned = recording_ && !recorder_.full() && completed && followed_;
   const bool was_timed = timing_.ends(engine, recorder_, planned, timing);
@@ -45,34 +46,42 @@ Finding PlanRunner::end(Engine& engine, bool timing, bool told) {
   if (recording_ && !recorder_.full()) {
     const bool looked = std::exchange(looks_, false);
     if (planned) {
-      ++counters_.planned;
-      plans_.completed(*active_);
-      if (streams != nullptr) finding = look_again(*streams, looked && was_timed);
-    } else {
+      finding = look_again(engine, looked && was_timed);
+    } else if (active_ != nullptr && !completed) {
       // One that came back and reached the plan's end goes on as planned.
-      const bool ended = active_ != nullptr && !followed_ && ahead_.row(recorder_.rows()) == active_->rows();
-      if (active_ != nullptr && !completed && !ended) deviate(engine);
+      const bool came_back = !followed_ && ahead_.row(recorder_.rows()) == active_->rows();
+      if (!came_back) deviate(engine);
     }
-    // Where all places are taken a plan is only made of what no plan could be followed in.
-    const bool has_one = plans_.any([&](const Plan& plan) {
-      return plan.rows() == recorder_.rows() && plan.final_hash == recorder_.hash() &&
-             std::max(misfit(plan), farthest_) <= kNear;
-    });
-    const bool wanted = !has_one && (!planned || plans_.has_room());
-    if (wanted && !plans_.none() && !asks_) {
-      asks_ = true;
-    } else if (wanted) {
-      if (streams == nullptr) recorder_.take_quicker_times(finished_);  // there only one of them was timed
-      const Sightings::Worth worth = sightings_.look(recorder_.hash(), was_timed, plans_.none_to_come());
-      if (worth == Sightings::Worth::timing) {
-        timing_.begin(*streams, Plans::kMost);
-      } else if (worth == Sightings::Worth::analysing) {
-        finding = Finding::telling;
-        asks_ = false;
-      }
-    }
+    if (deserves_a_plan(engine, planned, was_timed)) finding = Finding::telling;
     std::swap(recorder_, finished_);
   }
+  go_on_with(engine, planned);
+  return finding;
+}
+
+// Of an iteration that ended: no plan was near it, and it is worth one. It may first have to come once more, to be timed, or for
+// what can be run again to be noted. Where all places are taken a plan is only made of what no plan could be followed in.
+bool PlanRunner::deserves_a_plan(Engine& engine, bool planned, bool was_timed) {
+  const bool has_one = plans_.any([&](const Plan& plan) {
+    return plan.rows() == recorder_.rows() && plan.final_hash == recorder_.hash() &&
+           std::max(misfit(plan), farthest_) <= kNear;
+  });
+  if (has_one || (planned && !plans_.has_room())) return false;
+  if (!plans_.none() && !asks_) {
+    asks_ = true;
+    return false;
+  }
+  Streams* const streams = engine.streams();  // where there are some, they time rows
+  if (streams == nullptr) recorder_.take_quicker_times(finished_);  // there only one of them was timed
+  const Sightings::Worth worth = sightings_.look(recorder_.hash(), was_timed, plans_.none_to_come());
+  if (worth == Sightings::Worth::timing) timing_.begin(*streams, Plans::kMost);
+  if (worth != Sightings::Worth::analysing) return false;
+  asks_ = false;
+  return true;
+}
+
+// The next iteration begins, with the plan that was completed last, if there is any. `planned`: so was the one that ended.
+void PlanRunner::go_on_with(Engine& engine, bool planned) {
   if (way_back_.plan() != nullptr) engine.forget_arrivals();
   way_back_.forget();
   if (plans_.forgets()) {
@@ -95,7 +104,6 @@ Finding PlanRunner::end(Engine& engine, bool timing, bool told) {
     engine.move_by_plan(out_now_, {});  // as the plan expects to find it
     active_->seating.send_home(engine, binding_.present(), planned);
   }
-  return finding;
 }
 
 void PlanRunner::begin_log(Engine& engine) {
@@ -114,11 +122,15 @@ void PlanRunner::begin_log(Engine& engine) {
 }
 
 // After an iteration that followed a plan, and was or was not looked at.
-Finding PlanRunner::look_again(Streams& streams, bool looked) {
+Finding PlanRunner::look_again(Engine& engine, bool looked) {
+  ++counters_.planned;
+  plans_.completed(*active_);
+  Streams* const streams = engine.streams();
+  if (streams == nullptr) return Finding::nothing;
   SecondLook& look = active_->second_look;
   const bool found = looked && look.finds(recorder_.whole().took_ns);
   looks_ = look.is_due();
-  if (looks_) timing_.begin(streams, 1, true);
+  if (looks_) timing_.begin(*streams, 1, true);
   return found ? Finding::telling : Finding::nothing;
 }
 

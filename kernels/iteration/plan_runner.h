@@ -50,10 +50,8 @@ enum class Finding : std::uint8_t {
 class PlanRunner {
  public:
   // The calling thread ends an iteration of `engine` and begins the next, of which an ordered device keeps the moments at which
-  // rows begin if `timing`; else it does where a plan may be made of it.
-  Finding boundary(Engine& engine, bool timing = false) { return end(engine, timing, true); }
-  // The same, of an iteration of which nobody told: a round, as rounds() knows.
-  Finding come_round(Engine& engine, bool timing = false) { return end(engine, timing, false); }
+  // rows begin if `timing`; else it does where a plan may be made of it. Of a round, as rounds() knows, nobody `told`.
+  Finding boundary(Engine& engine, bool timing = false, bool told = true);
   // Something is away, and nobody told yet, or not for very long: what happens from now on is logged, to find out where
   // iterations end.
   void watch(Engine& engine);
@@ -95,9 +93,10 @@ class PlanRunner {
   PlanCounters counters() const noexcept { return counters_; }
 
  private:
-  Finding end(Engine& engine, bool timing, bool told);
+  bool deserves_a_plan(Engine& engine, bool planned, bool was_timed);
+  void go_on_with(Engine& engine, bool planned);
   void begin_log(Engine& engine);
-  Finding look_again(Streams& streams, bool looked);
+  Finding look_again(Engine& engine, bool looked);
   bool change_plan(Engine& engine, std::uint32_t row, StepId step);
   void activate(Engine& engine, Plan& plan);
   void deviate(Engine& engine, std::uint32_t row = kNone);
@@ -109,8 +108,6 @@ class PlanRunner {
     recorder_.stall(ns_since(begun));
   }
   bool rejoin(Engine& engine, std::uint32_t row, StepId step);
-  // How far a plan is from what was allocated so far: 0 is as planned. What allocates less than planned makes some moves too
-  // many; what allocates more lacks some, which is worse.
   double misfit(const Plan& plan) const noexcept;
 
   Recorder recorder_;

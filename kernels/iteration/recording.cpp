@@ -110,7 +110,7 @@ std::optional<Finding> may_come_round(const Recording& recording, Thread& thread
   const auto within = [](const Frame& frame) { return frame.row != kNone; };
   const bool noted = thread.seen_call.first_row != kNone || thread.seen_call.step != nullptr;
   if (noted || std::any_of(thread.frames.begin(), thread.frames.end(), within)) return std::nullopt;
-  return recording->come_round(engine, g_time_rounds);
+  return recording->boundary(engine, g_time_rounds, false);
 }
 
 void tell_round(Finding finding) noexcept {

@@ -2,9 +2,9 @@
 
 namespace vt {
 
-Order order_from(const std::string& name) {
-  if (name == "lru" || name == "plan") return Order::lru;  // what no plan says, the longest unused decides
-  if (name == "size_staleness" || name == "delta") return Order::size_staleness;
+VictimOrder victim_order_from(const std::string& name) {
+  if (name == "lru" || name == "plan") return VictimOrder::lru;  // what no plan says, the longest unused decides
+  if (name == "size_staleness" || name == "delta") return VictimOrder::size_staleness;
   throw InvalidUse("unknown policy '" + name + "'; choose 'plan', 'lru', 'size_staleness' or 'delta'");
 }
 

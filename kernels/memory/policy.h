@@ -1,6 +1,7 @@
-// Which range gives up chunks when room is needed and no plan says so: pure scoring, no state, no clock.
+// What the engine chooses where no plan says so: pure functions, no state, no clock.
 //
-// Covers: the reactive orders as named switches.
+// Covers: which range gives up chunks when room is needed, the reactive orders as named switches; where what is touched outside
+// operations is used.
 // Leaves: the scan over candidates and the eviction itself (engine/eviction.h).
 #pragma once
 
@@ -11,7 +12,7 @@
 
 namespace vt {
 
-enum class Order : std::uint8_t {
+enum class VictimOrder : std::uint8_t {
   lru,             // longest unused first
   size_staleness,  // largest bytes x staleness first: the filter of DELTA (arXiv 2203.15980), whose staleness is
                    // in nanoseconds; here it is in operations, so that a run repeats exactly
@@ -37,15 +38,23 @@ struct Candidate {
 
 // The candidate with the highest score leaves first. Of what is dropped, that which frees the most for the least work and was
 // unused for longest, whatever the order: DTR's heuristic (arXiv 2006.09616, section 4.1).
-constexpr double score(Order order, const Candidate& candidate, Tick now) noexcept {
+constexpr double score(VictimOrder order, const Candidate& candidate, Tick now) noexcept {
   const double staleness = static_cast<double>(now - candidate.last_use) + 1.0;
   const double bytes = static_cast<double>(candidate.resident);
   if (candidate.making_ns) return staleness * bytes / (static_cast<double>(*candidate.making_ns) + 1.0);
-  return order == Order::lru ? staleness : staleness * bytes;
+  return order == VictimOrder::lru ? staleness : staleness * bytes;
+}
+
+// Whether a vTensor that was touched outside operations is used where it lies, instead of being brought. What is brought once
+// more had left again meanwhile, and may do so for ever: whoever reads more than there is room for in a circle, as what a kernel
+// of oneDNN packs does in the first operation under pressure, which nobody observes. `touches` brought one of the range's
+// `chunks` vTensors since an operation last did; `room`: one can be had for which nothing leaves.
+constexpr bool belongs_in_place(std::uint32_t touches, std::uint32_t chunks, bool room) noexcept {
+  return !room && touches >= chunks;
 }
 
 // Throw InvalidUse for a name that is not in the list above.
-Order order_from(const std::string& name);
+VictimOrder victim_order_from(const std::string& name);
 Granularity granularity_from(const std::string& name);
 Leaving leaving_from(const std::string& name);
 

@@ -12,7 +12,7 @@ EngineConfig config_of(std::size_t budget_chunks, const std::string& policy, con
                        const std::string& leaving, bool raise_oversize) {
   EngineConfig config;
   config.budget_chunks = budget_chunks;
-  config.order = order_from(policy);
+  config.order = victim_order_from(policy);
   config.granularity = granularity_from(granularity);
   config.leaving = leaving_from(leaving);
   config.oversize = raise_oversize ? Oversize::raise : Oversize::borrow;

@@ -11,6 +11,7 @@ import tempfile
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import assume, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -232,12 +233,16 @@ def test_what_is_touched_in_a_circle_is_used_where_it_is() -> None:
         engine.free(address)
 
 
-def test_what_is_touched_often_comes_where_there_is_room() -> None:
+@pytest.mark.parametrize("freed", [0, 6], ids=["nobody has it", "freed tensors keep it"])
+def test_what_is_touched_often_comes_where_there_is_room(freed: int) -> None:
     engine = module.parts.TestEngine(8, PAGE, 100, "", "lru", "chunk")
     address = engine.allocate(2 * PAGE)
     engine.write(address, b"x" * 2 * PAGE)
     for _ in range(6):
         engine.evict_all()
+        if freed:
+            engine.free(engine.allocate(freed * PAGE))
+            engine.free(engine.allocate(2 * PAGE))
         assert engine.read(address, 2 * PAGE) == b"x" * 2 * PAGE
         assert engine.residency(address)["resident"] == 2
     engine.free(address)

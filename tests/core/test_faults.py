@@ -200,7 +200,7 @@ a + b
 """
     done = subprocess.run([python(), "-c", code], capture_output=True, text=True, timeout=120, check=True)
     why = "which the budget of 40.00 KiB cannot free: what operations use while they run stays"
-    assert f"aten::add needs room for 24.00 KiB more, {why}" in done.stderr
+    assert f"aten::add needs room for 8.00 KiB more, {why}" in done.stderr
 
 
 def test_oversize_raise_says_what_would_help(everything: Callable[..., None]) -> None:

@@ -179,7 +179,7 @@ TEST(the_longest_unused_leaves_first) {
 
 TEST(size_and_staleness_weigh_against_each_other) {
   EngineConfig config;
-  config.order = Order::size_staleness;
+  config.order = VictimOrder::size_staleness;
   Rooms r(immediate_device, 8, 64, config);
   Range& small = r.tensor(1);
   Range& large = r.tensor(4);
