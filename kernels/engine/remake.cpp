@@ -1,6 +1,7 @@
 #include "engine/remake.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/clock.h"
@@ -214,6 +215,12 @@ bool Remake::check(Range& range, const Remaker::Take& compare) {
   Recipes::Run run = recipes_.plan({&self, 1});
   perform(call.lock, run, compare, false);
   return true;
+}
+
+void Remake::begin_iteration() {
+  Lock lock(mutex_);
+  // As much as was used in place at most is, from now on, before anything is dropped for it.
+  if (patience_.begin(ground_.counters.make_ns)) expect_shortfall(std::numeric_limits<std::size_t>::max());
 }
 
 void Remake::suspend(bool forget) {

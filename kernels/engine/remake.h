@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "engine/freed.h"
+#include "engine/patience.h"
 #include "recipes/recipes.h"
 
 namespace vt {
@@ -52,6 +53,8 @@ class Remake {
   void drop(std::span<const PlannedMove> moves);
   // Brings them back, if they are dropped.
   void bring(std::span<const PlannedMove> moves);
+  // An iteration begins.
+  void begin_iteration();
   // Brings back all that is dropped, with no further drops until resume(). `forget`: and what was seen is forgotten.
   void suspend(bool forget);
   void resume();
@@ -62,6 +65,8 @@ class Remake {
   // Whether it may leave without a copy, and what making it again would take: nothing if that is too much to say.
   bool may_drop(const Range& range) const;
   bool verifies() const noexcept { return verify_; }
+  // Whether making has taken so much of the iteration that nothing more should be dropped for want of room.
+  bool is_in_vain() noexcept { return patience_.is_over(ground_.counters.make_ns); }
   std::optional<std::uint64_t> making_ns(const Range& range) const { return recipes_.making_ns(range); }
   // What of vTensors [first, last) is not pinned leaves without a copy. nothing_leaves if nothing does. Pre: may_drop().
   // `worth_ns`: as Recipes::drop().
@@ -83,6 +88,7 @@ class Remake {
   Moves& moves_;
   Freed& freed_;
   Recipes recipes_;
+  Patience patience_;
   std::unique_ptr<Remaker> remaker_;
   std::atomic<bool> on_{false};
   bool verify_ = false;

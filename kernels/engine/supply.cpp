@@ -26,6 +26,7 @@ Status Supply::take(Lock& lock, const Wanted& wanted, ChunkId* chunk) {
     if (!none_is_free(status)) return status;
     // Where nothing is copied, what lies in the host's memory is as good there: nothing is made again for that.
     if (!ground_.copies() && (wanted.range != nullptr || belong_in_place(wanted.count))) return {Code::nothing_leaves, "", 0};
+    if (ground_.config.oversize == Oversize::borrow && eviction_.is_in_vain()) return {Code::nothing_leaves, "", 0};
     if (host_store_fails(failed_before)) return moves_.last_failure();
     status = make_room(lock, [&] { return pool_.free() > 0 && pool_.held() < pool_.capacity() ? 0 : wanted.count; });
     if (status.ok()) continue;

@@ -1,7 +1,7 @@
 // What the engine chooses where no plan says so: pure functions, no state, no clock.
 //
 // Covers: which range gives up chunks when room is needed, the reactive orders as named switches; where what is touched outside
-// operations is used.
+// operations is used; how long making again may take.
 // Leaves: the scan over candidates and the eviction itself (engine/eviction.h).
 #pragma once
 
@@ -52,6 +52,10 @@ constexpr double score(VictimOrder order, const Candidate& candidate, Tick now) 
 constexpr bool belongs_in_place(std::uint32_t touches, std::uint32_t chunks, bool room) noexcept {
   return !room && touches >= chunks;
 }
+
+// Whether making again has taken too much of an iteration in which all else takes `others_ns`. Layers that each run once more
+// take a third.
+constexpr bool takes_too_much(std::uint64_t making_ns, std::uint64_t others_ns) noexcept { return making_ns > others_ns; }
 
 // Throw InvalidUse for a name that is not in the list above.
 VictimOrder victim_order_from(const std::string& name);
