@@ -65,7 +65,7 @@ class Remake {
   // Whether it may leave without a copy, and what making it again would take: nothing if that is too much to say.
   bool may_drop(const Range& range) const;
   bool verifies() const noexcept { return verify_; }
-  // Whether making has taken so much of the iteration that nothing more should be dropped for want of room.
+  // Whether making has taken too much of the iteration.
   bool is_in_vain() noexcept { return patience_.is_over(ground_.counters.make_ns); }
   std::optional<std::uint64_t> making_ns(const Range& range) const { return recipes_.making_ns(range); }
   // What of vTensors [first, last) is not pinned leaves without a copy. nothing_leaves if nothing does. Pre: may_drop().

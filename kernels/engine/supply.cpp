@@ -25,8 +25,9 @@ Status Supply::take(Lock& lock, const Wanted& wanted, ChunkId* chunk) {
     Status status = take_any(mappings_.best(wanted.range != nullptr), chunk);
     if (!none_is_free(status)) return status;
     // Where nothing is copied, what lies in the host's memory is as good there: nothing is made again for that.
-    if (!ground_.copies() && (wanted.range != nullptr || belong_in_place(wanted.count))) return {Code::nothing_leaves, "", 0};
-    if (ground_.config.oversize == Oversize::borrow && eviction_.is_in_vain()) return {Code::nothing_leaves, "", 0};
+    if (!ground_.copies() && (wanted.range != nullptr || belong_in_place(wanted.count) || leave_in_vain(wanted.count))) {
+      return {Code::nothing_leaves, "", 0};
+    }
     if (host_store_fails(failed_before)) return moves_.last_failure();
     status = make_room(lock, [&] { return pool_.free() > 0 && pool_.held() < pool_.capacity() ? 0 : wanted.count; });
     if (status.ok()) continue;
@@ -54,6 +55,13 @@ std::size_t Supply::most_wanted() const { return ground_.counters.wanted_bytes.p
 bool Supply::belong_in_place(std::size_t count) const {
   if (ground_.config.oversize == Oversize::raise) return false;
   return slots_.store().held() + count <= std::min(ground_.shortfall.load(std::memory_order_relaxed), slots_.peak());
+}
+
+// Making again takes most of the time by now, and the host's memory has room. A device that cannot use that in place keeps to its
+// budget, however long that takes.
+bool Supply::leave_in_vain(std::size_t count) {
+  if (ground_.config.oversize == Oversize::raise || moves_.may_overdraw()) return false;
+  return slots_.store().used() + count <= slots_.store().capacity() && eviction_.is_in_vain();
 }
 
 // A chunk for which nothing need leave. What freed tensors hold is better than what is still copied out.

@@ -69,6 +69,7 @@ class Supply {
   void leave_overdrawn();
   std::size_t most_wanted() const;
   bool belong_in_place(std::size_t count) const;
+  bool leave_in_vain(std::size_t count);
   Status take_any(ChunkPool::Take which, ChunkId* chunk);
   template <typename Missing>
   Status make_room(Lock& lock, Missing missing);
