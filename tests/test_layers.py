@@ -24,7 +24,7 @@ FOLDERS = [  # of kernels/
     {"python"},
 ]
 ENGINE = [  # the rooms of kernels/engine
-    {"ground", "messages"},
+    {"ground", "messages", "patience"},
     {"range_table", "roster", "chunks", "pins", "demand", "fences", "mappings"},
     {"slots", "moves", "streams"},
     {"immediate_mappings", "immediate_slots", "immediate_moves", "ordered_mappings"},

@@ -169,7 +169,7 @@ std::string Inspector::out_of_memory(const Status& why, Bytes bytes, const char*
                   : "What would help: a larger host store (host=, or spill_dir= on a disk with room), or a smaller batch.";
       break;
     case Code::nothing_leaves:
-      if (!copies) {
+      if (!copies && pinned + bytes <= ground_.bytes_of(pool_.capacity())) {
         text += "What would help: a larger budget, recompute='auto', or a smaller batch.";
         break;
       }

@@ -70,7 +70,7 @@ void Remake::end_content(Lock& lock, Range& range, bool unseen) {
     }
   }
   for (const Range* one : made) kept_.erase(std::find(kept_.begin(), kept_.end(), one));
-  recipes_.forget(range);
+  recipes_.forget(range, true);
 }
 
 void Remake::await(Lock& lock) {
@@ -82,7 +82,7 @@ void Remake::await(Lock& lock) {
 bool Remake::outlives(Range& range) {
   std::erase(dropped_, &range);
   if (recipes_.must_stay(range)) return range.orphaned = true;
-  recipes_.forget(range);
+  recipes_.forget(range, false);
   release_orphans();
   return false;
 }
@@ -255,7 +255,7 @@ void Remake::release_orphans() {
   for (Range* range : recipes_.take_released()) {
     if (!range->orphaned || recipes_.must_stay(*range)) continue;
     range->orphaned = false;
-    recipes_.forget(*range);
+    recipes_.forget(*range, false);
     freed_.bury(*range, false);
   }
 }

@@ -70,7 +70,7 @@ void Recipes::made(const std::shared_ptr<Step>& step, Range& range) {
   content->result = result;
 }
 
-void Recipes::forget(Range& range) {
+void Recipes::forget(Range& range, bool overwritten) {
   const auto found = held_.find(&range);
   if (found == held_.end()) return;
   const std::shared_ptr<Content> content = std::move(found->second);
@@ -78,7 +78,7 @@ void Recipes::forget(Range& range) {
   range.known.store(false);
   content->holder = nullptr;
   set_dropped(*content, false);
-  content->chain = chain_of(*content);
+  content->chain = chain_of(*content) + (overwritten ? kOverwriting : 0);
   update(*content);
   if (content->step == nullptr || (content->needed == 0 && content->chain > kLongestChain)) lose(*content);
 }
@@ -264,7 +264,7 @@ void Recipes::clear() {
     const std::shared_ptr<Content> content = held_.begin()->second;
     if (content->step != nullptr) content->step->results[content->result] = nullptr;
     const std::shared_ptr<Step> step = std::move(content->step);
-    forget(range);
+    forget(range, false);
   }
 }
 

@@ -72,6 +72,9 @@ class Recipes {
  public:
   // Contents without a holder further from one than this are given up: a loop without end would be remembered whole.
   static constexpr std::uint32_t kLongestChain = 64;
+  // One that was overwritten counts as so many: what optimizers keep would be remembered for all its updates, with copies of what
+  // gradients were made of (62 MiB beside a budget of 54).
+  static constexpr std::uint32_t kOverwriting = 16;
   // What takes more steps than this to make again is only dropped if a plan says so.
   static constexpr std::size_t kMostPriced = 48;
 
@@ -80,9 +83,9 @@ class Recipes {
   std::shared_ptr<Step> begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources);
   // It ended: the tensor holds its result from now on. Pre: forget(range) if it was overwritten.
   void made(const std::shared_ptr<Step>& step, Range& range);
-  // The tensor's content is another from now on, or ends with it. Pre: nothing dropped needs it, or it can be made; nothing of
-  // it is dropped unless it is freed.
-  void forget(Range& range);
+  // The tensor's content ends with it, or is another from now on, if it is `overwritten`. Pre: nothing dropped needs it, or it
+  // can be made; nothing of it is dropped unless it is freed.
+  void forget(Range& range, bool overwritten);
 
   // --- what may be done -------------------------------------------------------------------------------------
   // Whether the content can be made again.

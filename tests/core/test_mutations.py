@@ -114,8 +114,8 @@ MUTATIONS = {
     ),
     "what was given away is read as it was": Mutation(
         REMAKE,
-        "one));\n  recipes_.forget(range);\n",
-        "one));\n  if (!unseen) recipes_.forget(range);\n",
+        "one));\n  recipes_.forget(range, true);\n",
+        "one));\n  if (!unseen) recipes_.forget(range, true);\n",
         REMAKING,
     ),
     "what is made of it does not come back before its address is given away": Mutation(
@@ -126,8 +126,8 @@ MUTATIONS = {
     ),
     "what an operation overwrote is remembered as it was": Mutation(
         REMAKE,
-        "one));\n  recipes_.forget(range);\n",
-        "one));\n  if (unseen) recipes_.forget(range);\n",
+        "one));\n  recipes_.forget(range, true);\n",
+        "one));\n  if (unseen) recipes_.forget(range, true);\n",
         REMAKING,
     ),
 }

@@ -315,7 +315,8 @@ def test_enable_names_a_model_that_is_older() -> None:
         "class Mine(torch.nn.Module):\n"
         "    def __init__(self):\n"
         "        super().__init__(); self.inner = torch.nn.Linear(1024, 1024)\n"
-        "model = Mine()\n"
+        "model, gone = Mine(), torch.nn.Sequential(torch.nn.Linear(600, 600))\n"
+        "gone.itself = [gone]; del gone\n"  # unreachable, but not collected yet
         "vtensor.enable('16MiB', device='cpu')\n"
         "vtensor.disable(); vtensor.enable('16MiB', device='cpu')\n"
         "outlived = torch.nn.Sequential(torch.nn.Linear(512, 512))\n"
@@ -323,6 +324,7 @@ def test_enable_names_a_model_that_is_older() -> None:
     )
     done = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr.count("4.00 MiB of Mine were made before enable()") == 1
+    assert done.stderr.count("were made before enable()") == 2
     assert done.stderr.count("1.00 MiB of Sequential were made before enable()") == 1
 
 

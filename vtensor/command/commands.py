@@ -86,6 +86,8 @@ def _check_can_write(options: argparse.Namespace, option: str) -> None:
     """Before a script runs for hours."""
     if (path := getattr(options, option)) is None:
         return
+    if not path:
+        raise ConfigError(f"--{option.replace('_', '-')} needs the name of a file")
     said, folder = f"--{option.replace('_', '-')}={path}", Path(path).resolve().parent
     if not folder.is_dir():
         raise ConfigError(f"{said}: there is no directory {Path(path).parent}")

@@ -135,8 +135,24 @@ def say_what_is_older(config: Config) -> None:
     if (begun := time.monotonic()) < _next and _looks >= _FREE:
         return
     _looks += 1
+    if _older(config):
+        gc.collect()  # what nobody has any more, nobody can move
+    for module, size in _older(config):
+        _named[id(module)] = module
+        log.warning(
+            "%s of %s were made before enable(), and stay where they are, beside the budget; "
+            "vtensor.adopt(model) moves them into it",
+            format_bytes(size),
+            type(module).__name__,
+        )
+    _next = time.monotonic() + _SHARE * (time.monotonic() - begun)
+
+
+def _older(config: Config) -> list[tuple[nn.Module, int]]:
+    """Modules that nobody has named yet, outermost ones only, and what bytes of theirs are older."""
     modules: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
     inside = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
+    found = []
     for module in modules:
         if id(module) in inside or _named.get(id(module)) is module:
             continue
@@ -146,14 +162,8 @@ def say_what_is_older(config: Config) -> None:
         except Exception:  # a module half made, or one with ideas of its own about parameters
             continue
         if older:
-            _named[id(module)] = module
-            log.warning(
-                "%s of %s were made before enable(), and stay where they are, beside the budget; "
-                "vtensor.adopt(model) moves them into it",
-                format_bytes(sum(storage.nbytes() for storage in older.values())),
-                type(module).__name__,
-            )
-    _next = time.monotonic() + _SHARE * (time.monotonic() - begun)
+            found.append((module, sum(storage.nbytes() for storage in older.values())))
+    return found
 
 
 def _tensors(owners: Iterable[Any]) -> Iterator[torch.Tensor]:
