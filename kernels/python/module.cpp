@@ -125,7 +125,7 @@ void bind_product(py::module_& m) {
   m.def("manage", [](const std::string& what) {
     manage(what == "all" ? Managing::all : what == "none" ? Managing::none : Managing::large);
   });
-  // For harmony/hosted.py: memory of the host that its owner lends to tensors.
+  // For vtensor/harmony/hosting/hosted.py: memory of the host that its owner lends to tensors.
   m.def(
       "lend",
       [](std::uintptr_t a, std::uintptr_t memory, Bytes bytes) {

@@ -1,7 +1,7 @@
 // Threads that take turns at one program.
 //
 // Covers: torch's state of a thread (grad mode, autocast, dispatch, modes, hooks), taken from one and set on others.
-// Leaves: whose turn it is (vtensor/harmony/weave.py), what is recorded (iteration/thread_state.h).
+// Leaves: whose turn it is (vtensor/harmony/turns/weave.py), what is recorded (iteration/thread_state.h).
 #pragma once
 
 #include <memory>

@@ -16,7 +16,7 @@ from torch import nn
 
 import vtensor
 from vtensor import ConfigError, HarmonyError, native
-from vtensor.harmony.hosted import where_to_update
+from vtensor.harmony.hosting.hosted import where_to_update
 from vtensor.harmony.microbatches import cut
 from vtensor.hooks.doors import address_of
 
@@ -295,7 +295,7 @@ import torch, vtensor
 from torch import distributed, nn
 sys.path.insert(0, os.environ["PYTHONPATH"])
 from tests.harmony.models import MODELS
-from vtensor.harmony.neighbours import Neighbours
+from vtensor.harmony.hosting.neighbours import Neighbours
 
 on, how, apart = sys.argv[1:]
 torch.set_num_threads(1)
@@ -303,7 +303,7 @@ vtensor.enable("600KiB", chunk=4096, min_size=1024, host="256MiB", policy="lru")
 distributed.init_process_group("gloo")
 rank = distributed.get_rank()
 if apart == "apart":  # as if they could not open each other's memory
-    from vtensor.harmony import host_memory
+    from vtensor.harmony.hosting import host_memory
     host_memory.Shared.path = property(lambda self: "/nowhere" if on == "host" else "")
 torch.manual_seed(rank)
 model, batch, loss = MODELS["gpt2"]()

@@ -18,7 +18,7 @@ from vtensor import ConfigError, HarmonyError
 from vtensor.harmony.pipeline.orders import Key
 from vtensor.harmony.pipeline.placement import place
 from vtensor.harmony.pipeline.promise import Promise
-from vtensor.harmony.wire import layout_of, pack, received, unpack, write
+from vtensor.harmony.processes.wire import layout_of, pack, received, unpack, write
 
 from .torchrun import torchrun
 

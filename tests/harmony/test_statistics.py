@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vtensor
 from vtensor import HarmonyError
-from vtensor.harmony.memories import memories_of
+from vtensor.harmony.buffers.memories import memories_of
 
 
 class Moving(nn.Linear):

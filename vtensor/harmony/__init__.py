@@ -9,17 +9,12 @@ Train Massive DNN Models on Commodity Servers*, VLDB 2022, arXiv 2202.01306. Wha
 microbatch runs the user's own forward and backward in a thread of its own; one runs at a time, and they change places
 where a pack begins.
 
-Rooms: ``trainer`` (what users call), ``arguments`` (what it cannot be asked for), ``layers`` (which parts of a model
-take turns), ``packs`` (which of them together), ``weave`` (threads that take turns), ``stops`` (hooks at which they
-do), ``between`` (what comes in order besides), ``snapshots`` (modules that change their buffers),
-``memories`` (how that is seen), ``turns`` (these, for one step), ``updates`` (each pack's when it is complete),
-``packing`` (layers in their order, by the budget),
-``replicas`` (averaging gradients of several processes), ``pipeline`` (layers that live in other processes),
-``rehearsal`` (before they do), ``wire`` and ``mail`` (values and tensors between processes), ``whole`` (weights and
-states of all of them), ``hosted`` (updates in the host's memory), ``host_memory`` and ``neighbours`` (that memory, of
-one process or all of a machine), ``microbatches`` (cutting a batch), ``generators`` (random numbers of each), ``again``
-(running a layer again in backward), ``buffers`` (as its first run found them), ``kept`` (as its backward does),
-``forwards`` (other functions in the place of layers').
+Rooms: ``trainer`` (what users call), ``arguments`` (what it cannot be asked for), ``layers`` (which parts of a
+model take turns), ``packs`` and ``packing`` (which of them together, by the budget), ``turns`` (how microbatches
+do), ``updates`` (each pack's when it is complete), ``microbatches`` (cutting a batch), ``generators`` (random
+numbers of each), ``buffers`` (what forwards read and write beside parameters), ``forwards`` (other functions in the
+place of layers'), ``hosting`` (updates in the host's memory), ``processes`` (what goes between them), ``pipeline``
+(layers that live in other processes), ``rehearsal`` (before they do).
 """
 
 from __future__ import annotations

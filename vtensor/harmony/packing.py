@@ -14,9 +14,9 @@ from torch import nn
 from ..logs import log
 from ..session.lifecycle import active_config, is_enabled
 from ..settings.sizes import format_bytes
-from .memories import Constants
+from .buffers.memories import Constants
 from .packs import COPIES, cut_evenly, pack
-from .stops import Order
+from .turns.layer_order import LayerOrder
 
 __all__ = ["Packing"]
 
@@ -78,7 +78,7 @@ class Packing:
             runs = cut_evenly(sizes, -(-len(runs) // self._multiple) * self._multiple)
         return [[self.layers[k] for k in run] for run in runs]
 
-    def order_by(self, order: Order) -> None:
+    def order_by(self, order: LayerOrder) -> None:
         """From now on layers are those that can take turns, in the order in which they ran."""
         found, self.layers, self.ordered = len(self.layers), order.once(), True
         self.constants = order.constants()

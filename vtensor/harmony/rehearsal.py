@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from .buffers import BufferCopies
+from .buffers.copies import BufferCopies
 from .generators import Generators
 from .packing import Packing
 from .pipeline import Pipeline
-from .stops import Order
+from .turns.layer_order import LayerOrder
 
 __all__ = ["rehearse"]
 
@@ -38,7 +38,7 @@ def rehearse(pipeline: Pipeline, packing: Packing, model: nn.Module, loss: Calla
 
     try:
         with torch.no_grad(), BufferCopies(model), pipeline.look() as look:
-            order = Order(model, packing.layers)
+            order = LayerOrder(model, packing.layers)
             try:
                 found = loss()
             finally:

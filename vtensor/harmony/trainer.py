@@ -18,20 +18,20 @@ from ..errors import ConfigError
 from ..logs import log
 from ..planning.current_planner import as_one_iteration
 from ..session.lifecycle import active_config, is_enabled
-from .again import Again
 from .arguments import check
 from .generators import Generators
-from .hosted import Hosted, Where, where_to_update
+from .hosting.hosted import Hosted, Where, where_to_update
 from .layers import find_layers, layers_named
 from .microbatches import cut, scalar, total
 from .packing import Packing
 from .pipeline import Calls, End, Pipeline, Worker
+from .processes.replicas import Replicas
 from .rehearsal import rehearse
-from .replicas import Replicas
-from .stops import Order
-from .turns import Turns
+from .turns.again import Again
+from .turns.layer_order import LayerOrder
+from .turns.turns import Turns
+from .turns.weave import Weave
 from .updates import Update, Updates, when_to_update
-from .weave import Weave
 
 __all__ = ["Harmony"]
 
@@ -227,7 +227,7 @@ class Harmony:
             self.optimizer, self._names, count, weave.current, replicas=replicas, hosted=hosted, ordered=ordered
         )
         turns = Turns(self.model, weave, self._recompute, None if self._pipeline is None else self._pipeline.here)
-        order: Order | None = None
+        order: LayerOrder | None = None
         calls: Calls | None = None
 
         def run(index: int) -> None:
@@ -262,7 +262,9 @@ class Harmony:
                 turns.take(self.packs, self._packing.constants)
             else:  # the first microbatch, by itself, shows the order
                 turns.begin_alone(self.packs)
-                order = Order(self.model, self._packing.layers, lambda: weave.current() == 0, torch.is_grad_enabled)
+                order = LayerOrder(
+                    self.model, self._packing.layers, lambda: weave.current() == 0, torch.is_grad_enabled
+                )
                 leaving.callback(order.remove)
             if self._pipeline is not None:
                 calls = self._pipeline.begin(count, turns.packs, weave)

@@ -19,8 +19,8 @@ import torch
 
 from ..errors import ConfigError, HarmonyError
 from ..logs import log
-from .hosted import Hosted
-from .replicas import Replicas
+from .hosting.hosted import Hosted
+from .processes.replicas import Replicas
 
 __all__ = ["Update", "Updates", "when_to_update"]
 

@@ -17,10 +17,10 @@ from torch.autograd.function import once_differentiable
 from ...errors import HarmonyError
 from ..forwards import Forwards
 from ..generators import generator_state, set_generator_state
-from ..mail import Mail
 from ..microbatches import tensors_of
-from ..weave import Weave
-from ..wire import Layout, layout_of, pack, unpack
+from ..processes.mail import Mail
+from ..processes.wire import Layout, layout_of, pack, unpack
+from ..turns.weave import Weave
 from .ledger import Ledger
 from .orders import MOST_KNOWN, STATE, Back, Fetch, Key, Modes, Result, Run
 from .promise import Promise

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from ...errors import HarmonyError
-from ..mail import Mail, Parcel
-from ..wire import layout_of
+from ..processes.mail import Mail, Parcel
+from ..processes.wire import layout_of
 from .orders import Fetch, Forget, Key, Send
 from .promise import Promise
 

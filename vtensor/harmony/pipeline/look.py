@@ -17,7 +17,7 @@ from torch import nn
 from ...errors import HarmonyError
 from ..forwards import Forwards
 from ..generators import generator_state, set_generator_state
-from ..wire import pack, unpack
+from ..processes.wire import pack, unpack
 
 __all__ = ["Look"]
 

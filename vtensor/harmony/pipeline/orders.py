@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..wire import Layout
+from ..processes.wire import Layout
 
 __all__ = [
     "MOST_KNOWN",

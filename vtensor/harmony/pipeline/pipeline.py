@@ -16,9 +16,9 @@ from torch import nn
 
 from ...errors import HarmonyError
 from ..generators import generator_state, set_generator_state
-from ..mail import Mail
-from ..weave import Weave
-from ..whole import gather, share
+from ..processes.mail import Mail
+from ..processes.whole import gather, share
+from ..turns.weave import Weave
 from .calls import Callee, Calls, Known
 from .look import Look
 from .orders import Began, End, Failed

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from ..mail import Parcel
-from ..wire import Layout
+from ..processes.mail import Parcel
+from ..processes.wire import Layout
 from .orders import Key
 
 __all__ = ["Promise"]

@@ -17,8 +17,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ...errors import HarmonyError
 from ..generators import generator_state, set_generator_state
-from ..mail import Mail
-from ..wire import layout_of, pack, unpack
+from ..processes.mail import Mail
+from ..processes.wire import layout_of, pack, unpack
 from .orders import MOST_KNOWN, STATE, Back, End, Failed, Fetch, Forget, Key, Modes, Result, Run, Send
 
 __all__ = ["Worker"]

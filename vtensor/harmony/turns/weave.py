@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from .generators import Generators
+from ..generators import Generators
 
 __all__ = ["Weave"]
 

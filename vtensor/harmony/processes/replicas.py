@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
-from ..errors import ConfigError, HarmonyError
+from ...errors import ConfigError, HarmonyError
 
 __all__ = ["Replicas"]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from .. import native
-from ..logs import log
+from ... import native
+from ...logs import log
 
 __all__ = ["HostMemory", "Shared"]
 

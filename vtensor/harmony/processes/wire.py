@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import HarmonyError
+from ...errors import HarmonyError
 
 __all__ = ["Layout", "layout_of", "pack", "received", "unpack", "write"]
 

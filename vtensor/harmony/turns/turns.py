@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from torch import nn
 
+from ..buffers.kept import Kept
+from ..buffers.memories import Constants
 from .again import Again
 from .between import Between
-from .kept import Kept
-from .memories import Constants
 from .stops import Stops
 from .weave import Weave
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ..logs import log
+from ...logs import log
+from ..processes.mail import Mail
 from .host_memory import HostMemory, Shared
-from .mail import Mail
 
 __all__ = ["Neighbours"]
 

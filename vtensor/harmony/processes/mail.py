@@ -18,7 +18,7 @@ import numpy
 import torch
 from torch import distributed
 
-from ..errors import ConfigError, HarmonyError
+from ...errors import ConfigError, HarmonyError
 from .wire import Layout, layout_of, received, write
 
 __all__ = ["Mail", "Parcel"]

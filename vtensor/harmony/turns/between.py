@@ -8,7 +8,7 @@ Covers: waiting for those before, at modules that have buffers, and at the param
 where the others do; refusing a module that changes its buffers and turns out to run, again perhaps, when a later
 microbatch has run it.
 Leaves: stops (``stops``), whose turn it is (``weave``), layers that run more than once in the first microbatch, which
-take no turns (``stops.Order``).
+take no turns (``layer_order``).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import HarmonyError
-from .forwards import in_backward
-from .memories import Constants, Memory
-from .snapshots import BufferSnapshot
+from ...errors import HarmonyError
+from ..buffers.memories import Constants, Memory
+from ..buffers.snapshots import BufferSnapshot
+from ..forwards import in_backward
 from .stops import Stops
 from .weave import Weave
 

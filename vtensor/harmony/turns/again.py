@@ -16,11 +16,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import HarmonyError
-from .buffers import BufferCopies
-from .forwards import Forwards, in_backward
-from .memories import Constants
-from .snapshots import BufferSnapshot
+from ...errors import HarmonyError
+from ..buffers.copies import BufferCopies
+from ..buffers.memories import Constants
+from ..buffers.snapshots import BufferSnapshot
+from ..forwards import Forwards, in_backward
 
 __all__ = ["Again"]
 

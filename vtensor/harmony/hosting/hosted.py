@@ -20,16 +20,16 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from .. import native
-from ..errors import ConfigError, HarmonyError
-from ..hooks.doors import address_of, storage_of
-from ..logs import log
-from ..session.lifecycle import active_config, is_enabled
-from ..settings.sizes import format_bytes
+from ... import native
+from ...errors import ConfigError, HarmonyError
+from ...hooks.doors import address_of, storage_of
+from ...logs import log
+from ...session.lifecycle import active_config, is_enabled
+from ...settings.sizes import format_bytes
+from ..packs import COPIES
+from ..processes.whole import share_state
 from .host_memory import HostMemory
 from .neighbours import Neighbours
-from .packs import COPIES
-from .whole import share_state
 
 __all__ = ["Hosted", "Where", "where_to_update"]
 
