@@ -39,7 +39,7 @@ ENGINE = [  # the rooms of kernels/engine
     {"engine"},
 ]
 VTENSOR = [
-    {"errors", "logs"},
+    {"errors", "logs", "addresses"},
     {"settings", "native"},
     {"planning", "hooks"},
     {"devices"},

@@ -13,8 +13,8 @@ from typing import Literal, get_args
 import torch
 
 from . import native
+from .addresses import address_of, storage_of
 from .errors import ConfigError, NotEnabledError
-from .hooks.doors import address_of, storage_of
 from .session.adoption import Owner, move_in
 from .session.lifecycle import active_config, active_core, is_enabled
 from .settings.sizes import parse_bytes

@@ -27,20 +27,37 @@ _NUMBERS: Numbers = "fp32"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Those that are the same for all commands."""
     add = parser.add_argument
-    add("--device", choices=["gpu", "host"], default="gpu", help="host: copies share processors with computing")
-    add("--tax", type=float, default=0.0, metavar="SECONDS", help="computing time that each byte copied takes away")
-    add("--gpu", choices=sorted(GPUS), help="what it would take there, by arithmetic (a trace of a processor)")
+    add(
+        "--device",
+        choices=["gpu", "host"],
+        default="gpu",
+        help="gpu: copies have engines of their own; host: they share processors with computing (default: %(default)s)",
+    )
+    add(
+        "--tax",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="computing time that each byte copied takes away, in seconds per byte (default: none)",
+    )
+    add("--gpu", choices=sorted(GPUS), help="a trace of a processor as it would be on that GPU, by arithmetic")
     add(
         "--numbers",
         choices=get_args(Numbers),
         default=_NUMBERS,
         help="with --gpu: what it computes in (default: fp32)",
     )
-    add("--batch", type=int, default=1, metavar="N", help="with --gpu: N times as large")
+    add("--batch", type=int, default=1, metavar="N", help="with --gpu: a batch N times as large as the recorded one")
     add("--link", help=f"copy speed of each direction (default: the GPU's, or {ASSUMED})")
-    add("--link-out", metavar="SPEED", help="of the direction to the host, where it differs")
-    add("--link-in", metavar="SPEED", help="of the direction to the device, where it differs")
-    add("--latency", type=float, default=0.0, metavar="SECONDS", help="of each copy beside its bytes")
+    add("--link-out", metavar="SPEED", help="copy speed to the host, where it is not that of --link")
+    add("--link-in", metavar="SPEED", help="copy speed to the device, where it is not that of --link")
+    add(
+        "--latency",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="what each copy takes beside its bytes, in seconds (default: none)",
+    )
 
 
 def gpu_of(options: argparse.Namespace) -> Gpu | None:

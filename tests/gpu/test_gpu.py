@@ -347,7 +347,7 @@ def test_cupy_shares_the_budget() -> None:
 PLANTED = """
 import cupy, torch, vtensor
 from vtensor.native import chunk_ops
-from vtensor.hooks.doors import address_of
+from vtensor.addresses import address_of
 
 vtensor.enable("64MiB", device="cuda", chunk="2MiB", min_size=1, host="1GiB", policy="lru")
 

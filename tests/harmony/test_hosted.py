@@ -16,9 +16,9 @@ from torch import nn
 
 import vtensor
 from vtensor import ConfigError, HarmonyError, native
+from vtensor.addresses import address_of
 from vtensor.harmony.hosting.hosted import where_to_update
 from vtensor.harmony.microbatches import cut
-from vtensor.hooks.doors import address_of
 
 from ..identity import PAGE, check_identity, mostly_beyond
 from .models import MODELS, OPTIMIZERS, accumulate, gpt2

@@ -20,7 +20,7 @@ import torch
 
 import vtensor
 from vtensor import native
-from vtensor.hooks.doors import address_of
+from vtensor.addresses import address_of
 from vtensor.hooks.storages import _mapped
 
 from ..warm import python

@@ -21,7 +21,7 @@ import ctypes, sys
 import torch, vtensor
 from vtensor.session import lifecycle
 from vtensor import native
-from vtensor.hooks.doors import address_of
+from vtensor.addresses import address_of
 
 strict = sys.argv[1] == "strict"
 module = native.load()

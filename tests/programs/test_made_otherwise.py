@@ -22,7 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 import vtensor
 from vtensor import native
-from vtensor.hooks.doors import address_of
+from vtensor.addresses import address_of
 
 from ..identity import PAGE, same, seeded
 from ..memory import resident_bytes

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vtensor
 from vtensor import native
-from vtensor.hooks.doors import address_of
+from vtensor.addresses import address_of
 
 from ..identity import PAGE, leaves, same
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import vtensor
 from vtensor import ConfigError, native
-from vtensor.hooks.doors import storage_of
+from vtensor.addresses import storage_of
 from vtensor.session.adoption import Owner
 
 from ..warm import python

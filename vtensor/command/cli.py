@@ -132,8 +132,8 @@ def _parser() -> argparse.ArgumentParser:
         "--oversize",
         choices=get_args(Oversize),
         default=usual.oversize,
-        help="an operation that needs more than the budget uses host memory in place, slowly, or raises "
-        "(default: %(default)s)",
+        help="an operation that needs more than the budget uses host memory in place, slowly (a GPU that cannot gets "
+        "more while it runs), or raises (default: %(default)s)",
     )
     run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .doors import address_of
+from ..addresses import address_of
 from .imports import when_imported
 from .patches import replace
 

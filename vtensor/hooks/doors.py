@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 
+from ..addresses import raw_address
 from .patches import named_as, replace
 
-__all__ = ["address_of", "open_doors", "raw_address", "storage_of"]
+__all__ = ["open_doors"]
 
 # Tensor.__array__, __cuda_array_interface__ and the typed storages go through these; apply_ and the like work by the
 # address. A storage is no door, only its address is: torch.save and copy.deepcopy ask for every one (``storages``), and
@@ -52,26 +53,6 @@ _COMPARE_TENSORS = (
     *("safetensors.", "huggingface_hub.", "peft.tuners.tuners_utils."),
     *("transformers.modeling_utils.", "transformers.pytorch_utils.", "transformers.trainer."),
 )
-_TENSOR: Any = torch._C.TensorBase
-_STORAGE: Any = torch._C.StorageBase
-
-
-def _is_fake(value: Any) -> bool:
-    """Whether it has a shape only (``torch.compile``, FSDP): torch warns when its address is asked for."""
-    fakes = sys.modules.get("torch._subclasses.fake_tensor")
-    return fakes is not None and isinstance(value, fakes.FakeTensor)
-
-
-def raw_address(value: Any) -> int:
-    """Of a tensor or storage; 0 if it has no memory (fake, sparse, wrapped)."""
-    if _is_fake(value):
-        return 0
-    owner = _TENSOR if isinstance(value, torch.Tensor) else _STORAGE
-    try:
-        with torch._C.DisableTorchFunction():  # a subclass, or a mode, would take it for a call of the program
-            return int(owner.data_ptr(value))
-    except RuntimeError:
-        return 0
 
 
 def _door(owner: Any, name: str, core: ModuleType) -> Callable[..., Any]:
@@ -181,16 +162,3 @@ def open_doors(core: ModuleType, device: str) -> None:
         core.note_pythons_handler()
     for name in ("enable", "disable"):
         replace(faulthandler, name, _keeping_ours_on_top(getattr(faulthandler, name), core))
-
-
-def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
-    """A tensor's storage; asking for it so does not count as giving its address away."""
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"a tensor is needed, not {type(tensor).__name__}")
-    storage: torch.UntypedStorage = _TENSOR.untyped_storage(tensor)
-    return storage
-
-
-def address_of(tensor: torch.Tensor) -> int:
-    """Where a tensor's storage begins; neither does this."""
-    return int(_STORAGE.data_ptr(storage_of(tensor)))

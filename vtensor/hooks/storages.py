@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .doors import raw_address, storage_of
+from ..addresses import raw_address, storage_of
 from .imports import when_imported
 from .patches import named_as, replace
 from .scripted import tensors_of_scripted

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
+from ..addresses import address_of
 from ..logs import say
 from ..settings.environment import is_set
-from .doors import address_of
 from .patches import replace
 
 __all__ = ["be_strict", "explain", "is_strict"]

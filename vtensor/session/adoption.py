@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from .. import native
+from ..addresses import address_of, storage_of
 from ..errors import ConfigError
-from ..hooks.doors import address_of, storage_of
 from ..logs import log
 from ..settings.config import Config
 from ..settings.sizes import format_bytes

@@ -76,8 +76,9 @@ def enable(
         ``"chunk"``, the default: exactly as many vTensors of a victim leave as are needed. ``"tensor"``: the whole
         victim, the baseline of the vTensor paper.
     oversize
-        What happens when one operation needs more than the budget. ``"borrow"``, the default: it uses what does not fit
-        in place in the host store, slowly. ``"raise"``: allocations raise instead.
+        What happens when one operation needs more than the budget. ``"borrow"``, the default: what does not fit is used
+        in place in the host store, slowly; a GPU that cannot do that gets more than the budget for as long as the
+        operation runs (``overdrawn_bytes`` in :func:`vtensor.memory_stats`). ``"raise"``: allocations raise instead.
     link
         Limits the copies of each direction to so many bytes a second (``"6GB/s"``), to emulate a slow bus.
     recompute
@@ -151,8 +152,18 @@ def disable() -> None:
 def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator[None]:
     """:func:`enable` for the length of a ``with`` block.
 
-    Nested in an enabled session it changes the budget for the block and puts the old one back after it (out of memory,
-    if that cannot be reached). Of blocks of several threads, the last to leave ends the session that the first began.
+    Nested in an enabled session it changes the budget for the block and puts the old one back after it. Of blocks of
+    several threads, the last to leave ends the session that the first began.
+
+    Parameters
+    ----------
+    budget, options
+        As those of :func:`enable`.
+
+    Raises
+    ------
+    ConfigError, UnsupportedDeviceError, BuildError, torch.OutOfMemoryError
+        As :func:`enable`; out of memory also when the block ends, if the old budget cannot be reached.
     """
     block = lifecycle.Block()
     try:

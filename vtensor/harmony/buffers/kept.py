@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from ...hooks.doors import storage_of
+from ...addresses import storage_of
 from ..forwards import Forwards
 from .memories import Constants, Place, is_plain
 from .snapshots import BufferSnapshot

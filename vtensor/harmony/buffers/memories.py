@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...hooks.doors import storage_of
+from ...addresses import storage_of
 
 __all__ = ["Constants", "Memory", "Place", "is_plain", "memories_of"]
 

@@ -21,8 +21,8 @@ from typing import Any, Literal, get_args
 import torch
 
 from ... import native
+from ...addresses import address_of, storage_of
 from ...errors import ConfigError, HarmonyError
-from ...hooks.doors import address_of, storage_of
 from ...logs import log
 from ...session.lifecycle import active_config, is_enabled
 from ...settings.sizes import format_bytes
