@@ -30,7 +30,7 @@ _DOCUMENTS = {"design": "DESIGN.md", "planner": "lgm/DESIGN.md"}
 def _read(_app: Sphinx, page: str, source: list[str]) -> None:
     if page in _DOCUMENTS:
         text = (_ROOT / _DOCUMENTS[page]).read_text()
-        source[0] = text.replace("(lgm/DESIGN.md)", "(planner.md)")
+        source[0] = text.replace("(lgm/DESIGN.md)", "(planner.md)").replace("(docs/", "(")
 
 
 def setup(app: Sphinx) -> None:

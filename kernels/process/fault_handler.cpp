@@ -58,7 +58,7 @@ bool is_pythons(const struct sigaction& action) {
 
 // By kill() or raise(): nobody touched anything.
 bool is_sent(const siginfo_t* info) { return info->si_code <= 0; }
-// By the program itself, as who serves a fault does who leaves the rest to others.
+// By the program itself: a handler that serves some faults may raise the signal again for those that it leaves to others.
 bool is_raised(const siginfo_t* info) { return is_sent(info) && info->si_pid == getpid(); }
 
 // Whom a thread passes something on to. He may never come back (siglongjmp): then our frames are no longer below `frame`.

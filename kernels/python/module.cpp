@@ -21,7 +21,7 @@ namespace {
 
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
-void bind_product(py::module_& m) {
+void bind_session(py::module_& m) {
   m.def(
       "start",
       [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& spill_dir, const std::string& policy,
@@ -53,6 +53,13 @@ void bind_product(py::module_& m) {
         observe_if_pressed();
       },
       Unlocked());
+  m.def("manage", [](const std::string& what) {
+    manage(what == "all" ? Managing::all : what == "none" ? Managing::none : Managing::large);
+  });
+  m.def("in_forked_child", &in_forked_child);
+}
+
+void bind_figures(py::module_& m) {
   m.def("snapshot", [] {
     Snapshot shot;
     {
@@ -91,12 +98,19 @@ void bind_product(py::module_& m) {
     d["freed"] = u.freed;
     return d;
   });
+  m.def("fits", [] {
+    Engine* engine = current_engine();
+    return engine == nullptr || engine->inspect().fits();
+  });
+}
+
+// Tensors by their addresses.
+void bind_primitives(py::module_& m) {
   // Whether the session that is there counts it: a tensor may have outlived the one that it was made in.
   m.def("manages", [](std::uintptr_t a) {
     Engine* engine = engine_of(pointer(a));
     return engine != nullptr && engine == current_engine();
   });
-  m.def("in_forked_child", &in_forked_child);
   m.def("merge", [](std::uintptr_t a) {
     Residency result;
     {
@@ -118,13 +132,9 @@ void bind_product(py::module_& m) {
     }
     return pieces;
   });
-  m.def("fits", [] {
-    Engine* engine = current_engine();
-    return engine == nullptr || engine->inspect().fits();
-  });
-  m.def("manage", [](const std::string& what) {
-    manage(what == "all" ? Managing::all : what == "none" ? Managing::none : Managing::large);
-  });
+}
+
+void bind_lending(py::module_& m) {
   // For vtensor/harmony/hosting/hosted.py: memory of the host that its owner lends to tensors.
   m.def(
       "lend",
@@ -146,6 +156,10 @@ void bind_product(py::module_& m) {
         for (Engine* engine : open_engines()) engine->lending().take_back(pointer(memory), bytes);
       },
       Unlocked());
+}
+
+// For vtensor/hooks: what the core has to be told of.
+void bind_hooks(py::module_& m) {
   // For doors.py: tensors that code in Python hands to kernels past torch's operations.
   m.def("ordered", [] { return current().streams() != nullptr; });
   m.def("keep", [](const std::vector<Address>& addresses, bool unseen) { keep(current(), addresses, unseen); }, Unlocked());
@@ -196,7 +210,11 @@ PYBIND11_MODULE(_vtensor_native, m) {
   m.doc() = "Native core of vtensor. See vtensor/native/library.py.";
   py::register_exception<vt::InvalidUse>(m, "InvalidUse", PyExc_ValueError);
   py::register_exception<vt::OutOfMemory>(m, "OutOfMemory", PyExc_MemoryError);
-  vt::bind_product(m);
+  vt::bind_session(m);
+  vt::bind_figures(m);
+  vt::bind_primitives(m);
+  vt::bind_lending(m);
+  vt::bind_hooks(m);
   vt::bind_planning(m);
   vt::bind_remaking(m);
   vt::bind_shelves(m);
