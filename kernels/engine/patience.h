@@ -28,9 +28,10 @@ class Patience {
 
   // Whether making has taken too much of it by now. Where nobody tells of iterations, of the last seconds.
   bool is_over(std::uint64_t making_ns) noexcept {
+    const bool before = over_;
     if (ns_since(begun_) > kLongest) begin(making_ns);
     const bool over = takes_too_much(making_ns - before_ns_, std::max(last_ns_, others_ns(making_ns)));
-    over_ |= over;
+    over_ = over || before;
     return over;
   }
 
@@ -44,8 +45,8 @@ class Patience {
 
   Clock::time_point begun_ = Clock::now();
   std::uint64_t before_ns_ = 0;
-  bool over_ = false;
   std::uint64_t last_ns_ = 0;  // what all else took in the iteration before
+  bool over_ = false;          // it was, since the iteration began
 };
 
 }  // namespace vt
