@@ -17,7 +17,7 @@ from vtensor import planning
 
 def train(steps: int) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(*[part for _ in range(6) for part in (nn.Linear(256, 256), nn.Tanh())])
+    model = nn.Sequential(*[part for _ in range(6) for part in (nn.Linear(256, 256), nn.GELU(), nn.Tanh())])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -26,11 +26,11 @@ def train(steps: int) -> None:
         planning.wait_for_plan()
 
 
-def profiled(path: Path, steps: int = 6, **options: Any) -> tuple[int, list[dict[str, Any]]]:
-    with vtensor.enabled("2MiB", chunk=4096, min_size=4096, host="256MiB", **options):
+def profiled(path: Path, budget: str = "2MiB", **options: Any) -> tuple[int, list[dict[str, Any]]]:
+    with vtensor.enabled(budget, chunk=4096, min_size=4096, host="256MiB", **options):
         train(1)  # of another time
         with torch.profiler.profile() as profile, vtensor.tracks() as tracks:
-            train(steps)
+            train(6)
         train(1)
     profile.export_chrome_trace(str(path))
     added = tracks.add_to(path)
@@ -56,7 +56,7 @@ def test_copies_lie_within_the_steps_they_belong_to(tmp_path: Path) -> None:
 
 
 def test_what_is_made_again(tmp_path: Path) -> None:
-    _, events = profiled(tmp_path / "profile.json.gz", recompute="only")
+    _, events = profiled(tmp_path / "profile.json.gz", "4MiB", recompute="only")  # which a plan holds
     made = [each for each in events if each.get("tid") == "made again"]
     assert made and all(each["dur"] > 0 for each in made)
 
