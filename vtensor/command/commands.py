@@ -86,9 +86,10 @@ def _check_can_write(options: argparse.Namespace, option: str) -> None:
     """Before a script runs for hours."""
     if (path := getattr(options, option)) is None:
         return
+    name = f"--{option.replace('_', '-')}"
     if not path:
-        raise ConfigError(f"--{option.replace('_', '-')} needs the name of a file")
-    said, folder = f"--{option.replace('_', '-')}={path}", Path(path).resolve().parent
+        raise ConfigError(f"{name} needs the name of a file")
+    said, folder = f"{name}={path}", Path(path).resolve().parent
     if not folder.is_dir():
         raise ConfigError(f"{said}: there is no directory {Path(path).parent}")
     if Path(path).is_dir():

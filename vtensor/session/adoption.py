@@ -137,14 +137,14 @@ def say_what_is_older(config: Config) -> None:
     _looks += 1
     if _older(config):
         gc.collect()  # what nobody has any more, nobody can move
-    for module, size in _older(config):
-        _named[id(module)] = module
-        log.warning(
-            "%s of %s were made before enable(), and stay where they are, beside the budget; "
-            "vtensor.adopt(model) moves them into it",
-            format_bytes(size),
-            type(module).__name__,
-        )
+        for module, size in _older(config):
+            _named[id(module)] = module
+            log.warning(
+                "%s of %s were made before enable(), and stay where they are, beside the budget; "
+                "vtensor.adopt(model) moves them into it",
+                format_bytes(size),
+                type(module).__name__,
+            )
     _next = time.monotonic() + _SHARE * (time.monotonic() - begun)
 
 
