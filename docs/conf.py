@@ -1,5 +1,6 @@
 """Sphinx: how the documentation site is built (``make docs``; every warning is an error)."""
 
+import re
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -24,13 +25,26 @@ nitpick_ignore = [(f"py:{kind}", "torch.OutOfMemoryError") for kind in ("exc", "
 
 # Pages that are documents of the repository, with their links as they are here.
 _ROOT = Path(__file__).resolve().parent.parent
-_DOCUMENTS = {"design": "DESIGN.md", "planner": "lgm/DESIGN.md"}
+_DOCUMENTS = {
+    "design": "DESIGN.md",
+    "design_gpu": "kernels/cuda/DESIGN.md",
+    "design_harmony": "vtensor/harmony/DESIGN.md",
+    "design_iteration": "vtensor/planning/DESIGN.md",
+    "design_planner": "lgm/DESIGN.md",
+    "design_recipes": "kernels/recipes/DESIGN.md",
+}
+_PAGES = {path: page for page, path in _DOCUMENTS.items()}
 
 
 def _read(_app: Sphinx, page: str, source: list[str]) -> None:
     if page in _DOCUMENTS:
-        text = (_ROOT / _DOCUMENTS[page]).read_text()
-        source[0] = text.replace("(lgm/DESIGN.md)", "(planner.md)").replace("(docs/", "(")
+        document = _ROOT / _DOCUMENTS[page]
+
+        def led(link: re.Match[str]) -> str:
+            path = (document.parent / link[1]).resolve().relative_to(_ROOT).as_posix()
+            return f"]({_PAGES[path]}.md)" if path in _PAGES else f"]({path.removeprefix('docs/')})"
+
+        source[0] = re.sub(r"\]\(([\w./]+\.md)\)", led, document.read_text())
 
 
 def setup(app: Sphinx) -> None:

@@ -25,7 +25,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for page in DOCS.glob("*.md"):
         assert (tmp_path / f"{page.stem}.html").is_file()
     assert "vtensor.enable" in (tmp_path / "api.html").read_text()
-    assert "One planned iteration" in (tmp_path / "design.html").read_text()
+    assert "One planned iteration" in (tmp_path / "design_iteration.html").read_text()
 
 
 def blocks() -> list[tuple[str, str]]:

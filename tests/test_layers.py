@@ -266,7 +266,7 @@ def test_files_are_one_concept() -> None:
 
 
 PROSE = [ROOT / name for name in ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-PROSE += [ROOT / "lgm/DESIGN.md", ROOT / "benchmarks/PLAN.md"]
+PROSE += [*ROOT.glob("*/DESIGN.md"), *ROOT.glob("*/*/DESIGN.md"), ROOT / "benchmarks/PLAN.md"]
 NATIVE = [path for path in [*ROOT.glob("kernels/*/*"), *ROOT.glob("tests/native/*")] if path.suffix in (".h", ".cpp")]
 
 

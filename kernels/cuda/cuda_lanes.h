@@ -4,7 +4,7 @@
 // Copies are gathered: what follows side by side is asked of the device as one, when something else is asked of the lane. Asking
 // for a copy takes the host some 20 us, as long as the link takes for 1 MiB; a step of GPT-2 on an H100 had 1,900 of them. And a
 // stream has room for so many things that are still to be done, events included: who asks for one more stands until one is, and
-// the device may have nothing to compute meanwhile (DESIGN.md, "Ordered devices"). So few copies are timed, which takes one more
+// the device may have nothing to compute meanwhile (kernels/cuda/DESIGN.md). So few copies are timed, which takes one more
 // event, and the others are taken to go as fast as those that were.
 //
 // Leaves: which memory (driver_cuda.h). Thread-safety: all calls may come from any thread.

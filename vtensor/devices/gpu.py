@@ -92,7 +92,7 @@ def start(core: ModuleType, config: Config) -> None:
             **config.for_core,
             ordinal=config.ordinal,
             donated=lent,
-            places=is_set("VTENSOR_HOST_IN_PLACE"),  # CUDA's own copies crash on it (DESIGN.md, "Ordered devices")
+            places=is_set("VTENSOR_HOST_IN_PLACE"),  # CUDA's own copies crash on it (kernels/cuda/DESIGN.md)
             strict=is_strict(),
         )
     except core.InvalidUse as error:
