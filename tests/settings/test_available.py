@@ -238,3 +238,13 @@ def test_a_large_budget_has_as_many_chunks_as_linux_has_mappings_for(
     assert make_config("1GiB", Options(device="cpu", chunk="64KiB")).chunk == 64 << 10 and caplog.text == ""
     assert make_config("2GiB", Options(device="cpu", chunk="32KiB")).chunk == 32 << 10
     assert "65536 chunks of 32.00 KiB, and Linux allows mappings for about 32765" in caplog.text
+
+
+def test_a_budget_larger_than_memory_is_said_to_limit_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("vtensor.settings.config.physical_memory", lambda: 4 << 30)
+    make_config("4GiB", Options(device="cpu"))
+    assert caplog.text == ""
+    assert make_config("5GiB", Options(device="cpu")).budget == 5 << 30
+    assert "a budget of 5.00 GiB is more than the 4.00 GiB that there are" in caplog.text

@@ -126,6 +126,11 @@ def make_config(budget: int | float | str | None = None, options: Options | None
     if budget is None:
         budget, reserve, options = _of_its_own(device, options)
     budget = parse_budget(budget, total, name)
+    if budget > total:
+        log.warning(
+            "a budget of %s is more than the %s that there are: nothing leaves before they are used up, and then it is "
+            "too late; give less, or no budget, for what is free", format_bytes(budget), format_bytes(total),
+        )  # fmt: skip
     chunk = _chunk(options, device, budget)
     spill_dir = _directory(options)
     return Config(
