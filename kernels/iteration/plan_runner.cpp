@@ -52,8 +52,13 @@ Finding PlanRunner::boundary(Engine& engine, bool timing, bool told) {
       const bool came_back = !followed_ && ahead_.row(recorder_.rows()) == active_->rows();
       if (!came_back) deviate(engine);
     }
-    if (deserves_a_plan(engine, planned, was_timed)) finding = Finding::telling;
+    const bool deserves = deserves_a_plan(engine, planned, was_timed);
+    if (deserves) finding = Finding::telling;
     std::swap(recorder_, finished_);
+    if (engine.streams() == nullptr && !timing) {
+      earlier_.keep(recorder_);
+      if (deserves && plans_.none_to_come()) earlier_.prefer_largest(finished_);
+    }
   }
   go_on_with(engine, planned);
   return finding;
@@ -87,6 +92,7 @@ void PlanRunner::go_on_with(Engine& engine, bool planned) {
   way_back_.forget();
   if (plans_.forgets()) {
     sightings_.forget();
+    earlier_.forget();
     active_ = nullptr;
     if (engine.seats() != nullptr) engine.seats()->end();
   }
@@ -138,6 +144,7 @@ Finding PlanRunner::look_again(Engine& engine, bool looked) {
 void PlanRunner::reset() {
   recorder_ = Recorder{};
   finished_ = Recorder{};
+  earlier_.forget();
   recording_ = watches_ = several_ = followed_ = asks_ = looks_ = false;
   rounds_.forget();
   timing_.forget();

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "iteration/binding.h"
+#include "iteration/earlier.h"
 #include "iteration/plans.h"
 #include "iteration/recorder.h"
 #include "iteration/rounds.h"
@@ -112,6 +113,7 @@ class PlanRunner {
 
   Recorder recorder_;
   Recorder finished_;
+  Earlier earlier_;                           // than that one
   bool recording_ = false;
   bool watches_ = false;                      // the log began in the midst of an iteration: none is to be planned by it
   bool several_ = false;                      // rounds are in it, unless somebody tells otherwise

@@ -203,6 +203,18 @@ def test_sizes_a_few_percent_apart_share_a_plan() -> None:
     assert gained(planned, 8) == 8, planned
 
 
+def test_the_first_plan_is_made_of_the_largest_so_far() -> None:
+    """It is followed by what allocates less, and not by what allocates more."""
+
+    def program(t: Trainer) -> None:
+        for rows in (70, 120, 70, 70, 70, 115, 110, 120):
+            t.step(rows=rows)
+
+    planned, stats = run(program)
+    assert gained(planned, 3) == 3, planned
+    assert stats["plans"] == 1
+
+
 def test_a_new_size_is_planned_within_three_stable_iterations() -> None:
     def program(t: Trainer) -> None:
         for _ in range(8):
