@@ -18,14 +18,16 @@ void warn_oversize(const char* operation, const Shortage& shortage, bool overdra
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
   const std::string budget = format_bytes(shortage.budget);
-  const std::string why =
-      shortage.used > shortage.budget
-          ? " needs " + format_bytes(shortage.used) + ", more than the budget of " + budget
-          : " needs room for " + format_bytes(shortage.lacking) + " more, which the budget of " + budget +
-                            (copies ? " cannot free: what operations use while they run stays, and so does what a collective or "
-                                      "another library was given"
-                                    : " cannot free: recompute='only' copies nothing, and what cannot be made again stays");
-  const std::string help = copies ? ". A larger budget would help; " : ". A larger budget, or recompute='auto', would help; ";
+  const char* const stays =
+      shortage.host_full ? "the host store is full"
+      : copies           ? "what operations use while they run stays, and so does what a collective or another library was given"
+                         : "recompute='only' copies nothing, and what cannot be made again stays";
+  const std::string lacking = format_bytes(shortage.lacking);
+  const std::string why = shortage.used > shortage.budget
+                              ? " needs " + format_bytes(shortage.used) + ", more than the budget of " + budget
+                              : " needs room for " + lacking + " more, which the budget of " + budget + " cannot free: " + stays;
+  const char* const other = shortage.host_full ? ", or a larger host=," : copies ? "" : ", or recompute='auto',";
+  const std::string help = std::string(". A larger budget") + other + " would help; ";
   say(std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") + why + help +
       (overdrawn ? "it gets more for as long as it runs (memory_stats()['overdrawn_bytes.peak'])"
                  : "part of it is used in place in the host store, which is slow") +

@@ -11,6 +11,7 @@ struct Shortage {
   Bytes used;     // by the operation, in chunks
   Bytes lacking;  // of that
   Bytes budget;
+  bool host_full = false;  // what could leave had no place there
 };
 // Once in a process: the budget cannot free at once what an operation needs, or, where nothing may be copied, what can be made
 // again does not leave it. `overdrawn`: it gets it, else it uses the host store in place.

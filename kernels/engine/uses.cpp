@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "engine/messages.h"
 
@@ -127,6 +128,7 @@ bool Uses::bring(Lock& lock, const Use& use, std::uint32_t index, std::size_t wa
   }
   if (!status.ok()) {
     fetch.full = status.code == Code::nothing_leaves && !moves_.may_overdraw();
+    fetch.host_full |= status.code == Code::host_full;
     return false;
   }
   part.write_wanted = use.write;
@@ -144,6 +146,7 @@ Uses::Step Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch,
   const Status borrowed = part.state == State::absent ? slots_.borrow(range, index) : kOk;
   if (!borrowed.ok()) {
     if (moves_.may_overdraw()) {
+      fetch.lacking = lacking(fetch);
       warn_of(fetch, true);
       part.write_wanted = use.write;
       const Status status = supply_.bring_beyond(range, index);
@@ -158,18 +161,24 @@ Uses::Step Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch,
     if (!*again) warn_unmapped(fetch.operation, borrowed);
     return Step::usable;  // nothing more can be done here; touching it will fault, and try again
   }
-  fetch.borrowed = true;
+  if (!std::exchange(fetch.borrowed, true)) fetch.lacking = lacking(fetch);
   return Step::usable;
 }
 
-void Uses::warn_of(const Fetch& fetch, bool overdrawn) const {
-  std::size_t used = 0, lacking = 0;
+std::size_t Uses::lacking(const Fetch& fetch) const {
+  std::size_t count = 0;
   for (const Use& use : fetch.uses) {
-    used += use.last - use.first;
-    for (std::uint32_t i = use.first; i < use.last; ++i) lacking += is_away(use.range->parts[i].state);
+    for (std::uint32_t i = use.first; i < use.last; ++i) count += is_away(use.range->parts[i].state);
   }
-  warn_oversize(fetch.operation, {ground_.bytes_of(used), ground_.bytes_of(lacking), ground_.bytes_of(pool_.capacity())},
-                overdrawn, ground_.copies());
+  return count;
+}
+
+void Uses::warn_of(const Fetch& fetch, bool overdrawn) const {
+  std::size_t used = 0;
+  for (const Use& use : fetch.uses) used += use.last - use.first;
+  const Shortage shortage{ground_.bytes_of(used), ground_.bytes_of(fetch.lacking), ground_.bytes_of(pool_.capacity()),
+                          fetch.host_full};
+  warn_oversize(fetch.operation, shortage, overdrawn, ground_.copies());
 }
 
 FaultOutcome Uses::on_fault(Lock& lock, Address address) {

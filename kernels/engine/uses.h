@@ -47,8 +47,10 @@ class Uses {
     std::span<const Use> uses;
     const char* operation;
     bool keep_graces;
-    bool borrowed = false;  // something had to be
-    bool full = false;      // nothing leaves: the rest is borrowed without asking again for each
+    bool borrowed = false;     // something had to be
+    bool full = false;         // nothing leaves: the rest is borrowed without asking again for each
+    bool host_full = false;    // or could, had the host store room
+    std::size_t lacking = 0;   // vTensors without a chunk when the first was borrowed
   };
   enum class Step : std::uint8_t { usable, under_way };
 
@@ -58,6 +60,7 @@ class Uses {
   Step fetch_part(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch);
   bool bring(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch);
   Step use_in_place(const Use& use, std::uint32_t index, Fetch& fetch, bool* again);
+  std::size_t lacking(const Fetch& fetch) const;
   void warn_of(const Fetch& fetch, bool overdrawn) const;
 
   Ground& ground_;

@@ -86,7 +86,7 @@ class Recorder {
   // Time that is not computing: waiting for copies, moving chunks.
   void stall(std::uint64_t ns) noexcept { stalls_ += ns; }
   std::uint64_t stalls() const noexcept { return stalls_; }
-  // As if it were that one: what the engine counts since the last boundary goes with the stalls of the iteration that ended there.
+  // As if it were that one: what the engine counted since the last boundary goes with the stalls of what ended there.
   void stalled_like(const Recorder& other) noexcept { stalls_ = other.stalls_; }
   // The length of the last row is known now.
   void end() noexcept { end_ns_ = now(); }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -201,6 +202,22 @@ a + b
     done = subprocess.run([python(), "-c", code], capture_output=True, text=True, timeout=120, check=True)
     why = "which the budget of 40.00 KiB cannot free: what operations use while they run stays"
     assert f"aten::add needs room for 8.00 KiB more, {why}" in done.stderr
+
+
+def test_the_warning_says_that_the_host_store_is_full() -> None:
+    """And how much had no room when there was none, whatever came back since."""
+    code = """
+import torch, vtensor
+vtensor.enable(16 * 4096, chunk=4096, min_size=1, host=8 * 4096)
+tensors = []
+try:
+    while True: tensors.append(torch.ones(5 * 1024))
+except torch.OutOfMemoryError: pass
+for each in tensors: each.sum()
+"""
+    done = subprocess.run([python(), "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    said = re.search(r"aten::sum needs room for ([\d.]+) KiB more, .*: the host store is full", done.stderr)
+    assert said is not None and 0 < float(said[1]) <= 20, done.stderr
 
 
 def test_oversize_raise_says_what_would_help(everything: Callable[..., None]) -> None:

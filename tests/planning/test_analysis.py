@@ -184,17 +184,28 @@ def test_no_better_plan_is_looked_for_where_cores_are_busy_and_nothing_waits(hel
     assert len(list(stages.plans(trace, waits, "auto"))) == 2
 
 
-def test_a_thread_of_the_program_makes_no_better_plan_where_nothing_waits(
+def test_a_thread_of_the_program_makes_nothing_but_a_first_plan_of_few_operations(
     helper: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each search of 0.4 s took one from a step of 40 ms, for every size of a batch of graphs."""
+    here: list[str] = []
+
+    def noted(_trace: lgm.Trace, _device: lgm.Device, recompute: lgm.Recompute) -> lgm.Plan:
+        here.append(recompute)
+        return lgm.analyze(_trace, _device, recompute=recompute)
+
     trace, device = question()
     monkeypatch.setattr(stages, "FEW", trace.operations)
+    monkeypatch.setattr(stages, "analyze_here", noted)
     computes = replace(device, in_speed=1e12, out_speed=1e12, tax=2e-10)
     assert [plan.remaking is None for plan in stages.plans(trace, computes, "auto")] == [True]
+    assert helper._process is None  # nor is one begun for what nobody would wait for
     waits = replace(device, in_speed=2e8, out_speed=2e8)
     assert [plan.remaking is None for plan in stages.plans(trace, waits, "auto")] == [True, False]
-    assert helper._process is None
+    assert here == ["never", "never"]
+    assert len(list(stages.plans(trace, waits, "auto", first=False))) == 2
+    assert len(list(stages.plans(trace, waits, "auto", first=False, in_haste=False))) == 1
+    assert here == ["never", "never"]
 
 
 def test_a_forked_child_has_one_of_its_own(helper: Any) -> None:

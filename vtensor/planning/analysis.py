@@ -3,8 +3,8 @@
 In a thread of the program an analysis of some seconds made each step of a small model up to ten times as long: it takes
 Python's lock, and a core from OpenMP's threads, which wait for each other. The first plan is made in less than a
 second, and each iteration without one is slow: the helper takes its turn with the program for it. For what is only
-better than a plan that is there it runs where cores are idle; where none ever is, it takes turns, but gives way. What
-takes no longer than starting it would is done in the thread.
+better than a plan that is there it runs where cores are idle; where none ever is, it takes turns, but gives way. A
+first plan that takes no longer than starting it would is made in the thread.
 
 Covers: one helper for all sessions of this process, begun when a plan will soon be wanted; giving up on it; analysing
 in the thread where there can be none (``VTENSOR_ANALYSIS=here``, no Python to start).
@@ -42,7 +42,7 @@ sys.path[:] = {path!r}
 from lgm.helper import main
 main()
 """
-FEW = 400  # operations, for which a plan takes a fifth of a second, some half a second
+FEW = 400  # operations, for which a first plan takes a fifth of a second, some half a second
 _WHILE = 0.5  # seconds
 _NICE = 10  # for a plan that is only better than one that is there
 _SHARE = 0.5  # of them a helper must have had that runs only where cores are idle, or it takes turns with others

@@ -125,8 +125,8 @@ class PlanMaker:
     def _plan(self, recording: Recording, _raw: dict[str, Any], device: lgm.Device) -> None:
         less = to_plan_for(self.core, recording.trace, device, self.config.recompute)
         beside = self.core.snapshot()["borrowed_bytes"]["peak"] // self.config.chunk
-        haste = not recording.followed
-        for plan in plans(recording.trace, less, self.config.recompute, in_haste=haste, beside=beside):
+        first, haste = self.plan is None, not recording.followed
+        for plan in plans(recording.trace, less, self.config.recompute, first=first, in_haste=haste, beside=beside):
             if not self._hand_over(device, partial(self._adopt, plan, recording, device)):
                 return
             log.info(

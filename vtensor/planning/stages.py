@@ -30,13 +30,22 @@ _Make = Callable[[lgm.Trace, lgm.Device, lgm.Recompute], lgm.Plan]
 
 
 def plans(
-    trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, in_haste: bool = True, beside: int = 0
+    trace: lgm.Trace,
+    device: lgm.Device,
+    recompute: lgm.Recompute,
+    *,
+    first: bool = True,
+    in_haste: bool = True,
+    beside: int = 0,
 ) -> Iterator[lgm.Plan]:
     """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
     both, which comes if it is faster. Where there is no helper, or no haste as there is a plan already, there is one.
 
     None is looked for that does both where no core is idle and nothing waits for copies: the search would take a tenth
-    of each step for a minute, and gains about nothing there. A thread of the program finds no core idle.
+    of each step for a minute, and gains about nothing there.
+
+    The `first` of all of few operations is made by the thread that asks: a helper would be begun for a moment's work.
+    Those after it take longer, and steps would take two to four times as long meanwhile.
 
     What one operation needs above the budget is planned as used in place. Where nothing is copied there is one plan,
     for more than the budget if need be: for `beside` chunks more, as many as were used in place at most, or, if that is
@@ -49,8 +58,7 @@ def plans(
     Abandoned
         If none is wanted any more.
     """
-    # A helper would be begun for a moment's work; but torch's profiler may look into all threads of the program.
-    few = trace.operations <= FEW and not profiler._is_profiler_enabled
+    few = first and trace.operations <= FEW and not profiler._is_profiler_enabled  # which may look into all threads
     make: _Make = analyze_here if few or not is_beside() else partial(analyze, urgent=in_haste)
     if recompute == "only":
         yield _without_copies(make, trace, device, beside)
@@ -59,20 +67,20 @@ def plans(
     trace = within(whole, device.budget_chunks)
     twice = is_beside() and in_haste
     try:
-        first = make(trace, device, "never" if twice else recompute)
+        copying = make(trace, device, "never" if twice else recompute)
     except lgm.InfeasibleError as error:
         raise error if trace is whole else beyond(error, whole) from None
-    yield first
-    if not twice or recompute != "auto" or is_enough(first.prediction.step_seconds, trace.seconds):
+    yield copying
+    if not twice or recompute != "auto" or is_enough(copying.prediction.step_seconds, trace.seconds):
         return
-    waits = not only_computes(first)
+    waits = not only_computes(copying)
     if few and not waits:
         return
     try:
-        plan = make(trace, device, recompute) if few else analyze(trace, device, recompute, urgent=False, turns=waits)
+        plan = analyze(trace, device, recompute, urgent=False, turns=waits)
     except Busy:
         return
-    if plan.prediction.step_seconds < first.prediction.step_seconds * (1 - _WORTH):
+    if plan.prediction.step_seconds < copying.prediction.step_seconds * (1 - _WORTH):
         yield plan
 
 
