@@ -82,9 +82,16 @@ class Packing:
         """From now on layers are those that can take turns, in the order in which they ran."""
         found, self.layers, self.ordered = len(self.layers), order.once(), True
         self.constants = order.constants()
+        unseen = order.unseen()
+        for (module, name), layers in unseen.items():
+            log.warning(
+                "Harmony: %s has a buffer (%s) that is written while its layers run, or outside of its forward. No "
+                "order by turns would be the ordinary loop's, so %d layers take none",
+                type(module).__name__, name, len(layers),
+            )  # fmt: skip
         if found and not order.ran:
             log.warning("Harmony: none of the layers it found is called, so none can take turns; layers= names others")
-        elif found and not self.layers:
+        elif found and not self.layers and not unseen:
             log.warning(
                 "Harmony: every layer ran more than once, or between two runs of what changes its buffers, so none can "
                 "take turns; layers= names others"

@@ -246,6 +246,7 @@ class Harmony:
             return 2 * len(turns.packs) + (calls is not None)
 
         def between(rank: int) -> None:
+            turns.check()
             if self._update == "packs" and rank > len(turns.packs):  # backward
                 generators.enter(count)
                 updates.update_complete()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .memories import Constants, Memory, memories_of
+from .memories import Constants, Memory, memories_of, room_of
 
 __all__ = ["BufferCopies"]
 
@@ -27,11 +27,13 @@ class BufferCopies:
     (``torch.nn.utils.spectral_norm``) is another in each microbatch.
 
     As a context: copies of the buffers are in their places, which what runs meanwhile may change, and so are the
-    tensors, numbers, flags and strings that were attributes. It may be entered again.
+    tensors, numbers, flags and strings that were attributes; of tensors without a graph copies. It may be entered
+    again.
     """
 
     def __init__(self, layer: nn.Module, constants: Constants | None = None) -> None:
-        self._memories = [Memory(buffers, constants, copied=True) for buffers in memories_of(layer.modules())]
+        memories = memories_of(layer.modules(), attributes=True)
+        self._memories = [Memory(buffers, constants, copied=True) for buffers in memories]
         self._places = [vars(module) for module in layer.modules()]
         self._found = [{name: value for name, value in place.items() if _is_kept(value)} for place in self._places]
         self._exchanged: list[tuple[dict[str, Any], str, Any]] = []
@@ -46,12 +48,12 @@ class BufferCopies:
             found.update((name, _ABSENT) for name, value in place.items() if name not in before and _is_kept(value))
 
     def __enter__(self) -> None:
-        for memory in self._memories:
-            for (module, name), copy in memory.copies().items():
-                self._exchange(module._buffers, name, copy)
         for place, found in zip(self._places, self._found, strict=True):
             for name, value in found.items():
                 self._exchange(place, name, value)
+        for memory in self._memories:  # in the place of what was written, or is another by now
+            for (module, name), copy in memory.copies().items():
+                self._exchange(room_of((module, name)), name, copy)
 
     def _exchange(self, place: dict[str, Any], name: str, value: Any) -> None:
         self._exchanged.append((place, name, place.get(name, _ABSENT)))

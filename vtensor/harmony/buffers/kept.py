@@ -3,13 +3,14 @@
 A layer may compute with a buffer that each forward updates (a running scale, a codebook). What its backward needs of it
 was there until then in an ordinary loop, where no other forward comes in between.
 
-Covers: which modules may need them, the copies.
+Covers: which modules may need them, the copies, what the program itself does with what its graph keeps.
 Leaves: which buffers are constant (``memories``), layers that run again in backward, which keep nothing (``again``).
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -19,50 +20,77 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from ...addresses import storage_of
 from ..forwards import Forwards
-from .memories import Constants, Place, is_plain
+from .memories import Constants, Place, found, is_plain
 from .snapshots import BufferSnapshot
 
 __all__ = ["Kept"]
 
+_autograd: Any = torch._C._autograd
+_OF_TORCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_OF_TORCH += (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)  # type: ignore[assignment]
+
 
 class Kept:
-    """Modules whose graph keeps copies in the place of buffers that change, until :meth:`remove`."""
+    """Modules whose graph keeps copies in the place of buffers that change, until :meth:`remove`.
+
+    Of hooks of the program's own (``torch.autograd.graph.saved_tensors_hooks``, ``save_on_cpu``, checkpoints) only the
+    innermost are asked: they are given the copies.
+    """
 
     def __init__(self, snapshot: BufferSnapshot, constants: Constants | None, without: Collection[nn.Module]) -> None:
         self._forwards = Forwards()
+        self._push = _autograd._push_saved_tensors_default_hooks
+        self._running = threading.local()
         for module in snapshot.all():
             places = [place for memory in snapshot.memories(module) for place in memory.places()]
             changing = [place for place in places if _may_be_needed(place, constants)]
             if changing and module not in without:
-                self._forwards.exchange(module, _with_copies(module.forward, changing))
+                self._forwards.exchange(module, self._with_copies(module.forward, changing))
+        _autograd._push_saved_tensors_default_hooks = self._push_with_copies
 
     def remove(self) -> None:
-        """The model is as it was."""
+        """The model is as it was, and so is torch."""
+        _autograd._push_saved_tensors_default_hooks = self._push
         self._forwards.put_back()
+
+    def _with_copies(self, forward: Callable[..., Any], changing: Collection[Place]) -> Callable[..., Any]:
+        def keep(*args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return forward(*args, **kwargs)
+            around = self._changing()
+            self._running.changing = [*around, *changing]
+            try:
+                with saved_tensors_hooks(*(_autograd._top_saved_tensors_default_hooks(False) or (_same, _same))):
+                    return forward(*args, **kwargs)
+            finally:
+                self._running.changing = around
+
+        return functools.wraps(forward)(keep)
+
+    def _changing(self) -> list[Place]:
+        """Of modules that run in this thread."""
+        changing: list[Place] = getattr(self._running, "changing", [])
+        return changing
+
+    def _push_with_copies(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
+        changing = self._changing()
+        self._push((lambda tensor: pack(_copied(tensor, changing))) if changing else pack, unpack)
 
 
 def _may_be_needed(place: Place, constants: Constants | None) -> bool:
     """Torch's own norms keep their running statistics, and do not read them in the backward of what changed them."""
     module, _ = place
-    return not isinstance(module, nn.modules.batchnorm._NormBase) and (constants is None or not constants.has(place))
+    return type(module) not in _OF_TORCH and (constants is None or not constants.has(place))
 
 
-def _others_keep() -> bool:
-    """The program says itself what its graph keeps: nothing in a checkpoint, copies in the host's memory."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+def _same(kept: Any) -> Any:
+    return kept
 
 
-def _with_copies(forward: Callable[..., Any], changing: Collection[Place]) -> Callable[..., Any]:
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        buffers = [module._buffers.get(name) for module, name in changing]
-        memory = {storage_of(buffer)._cdata for buffer in buffers if buffer is not None and is_plain(buffer)}
-        return tensor.clone() if is_plain(tensor) and storage_of(tensor)._cdata in memory else tensor
-
-    def keep(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled() or _others_keep():
-            return forward(*args, **kwargs)
-        with saved_tensors_hooks(pack, lambda kept: kept):
-            return forward(*args, **kwargs)
-
-    functools.update_wrapper(keep, forward)
-    return keep
+def _copied(tensor: torch.Tensor, changing: Collection[Place]) -> torch.Tensor:
+    """Of what is kept a copy, if it lies in the memory of such a buffer."""
+    if not is_plain(tensor):
+        return tensor
+    buffers = [found(place) for place in changing]
+    memory = {storage_of(buffer)._cdata for buffer in buffers if buffer is not None and is_plain(buffer)}
+    return tensor.clone() if storage_of(tensor)._cdata in memory else tensor

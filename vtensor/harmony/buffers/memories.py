@@ -15,10 +15,10 @@ from torch import nn
 
 from ...addresses import storage_of
 
-__all__ = ["Constants", "Memory", "Place", "is_plain", "memories_of"]
+__all__ = ["Constants", "Memory", "Place", "found", "is_plain", "memories_of", "room_of"]
 
 Place = tuple[nn.Module, str]
-"""Of a buffer: its module and its name there."""
+"""Of a buffer, or of an attribute that is like one: its module and its name there."""
 
 # Bytes of what is always compared by what it holds, too, as versions miss writes past autograd (`.data`, NumPy). The
 # statistics of a thousand channels are of four thousand bytes; tables and masks are large, and constant.
@@ -55,7 +55,7 @@ class Memory:
     def __init__(
         self, buffers: Mapping[Place, torch.Tensor | None], constants: Constants | None, copied: bool = False
     ) -> None:
-        self._buffers = dict(buffers)
+        self._buffers, self._constants = dict(buffers), constants
         self._there = [buffer for buffer in self._buffers.values() if buffer is not None]
         self._versions = [_version(buffer) for buffer in self._there]
         self.is_plain = all(map(is_plain, self._there))
@@ -71,11 +71,15 @@ class Memory:
 
     def is_still(self) -> bool:
         """Nothing was written, by whoever ran, since this was made."""
-        in_place = all(_now(place) is buffer for place, buffer in self._buffers.items())
+        in_place = all(found(place) is buffer for place, buffer in self._buffers.items())
         if not in_place or [_version(buffer) for buffer in self._there] != self._versions:
             return False
         with _past_the_program(), torch.no_grad():
             return not self._by_content or all(map(_same_bytes, self._copies, self._there))
+
+    def now(self) -> Memory:
+        """What is there by now, to see later whether that was written."""
+        return Memory({place: found(place) for place in self._buffers}, self._constants)
 
     def places(self) -> Collection[Place]:
         """Where its buffers were found."""
@@ -87,14 +91,15 @@ class Memory:
         return {place: None if buffer is None else next(copies) for place, buffer in self._buffers.items()}
 
 
-def memories_of(modules: Iterable[nn.Module]) -> list[dict[Place, torch.Tensor | None]]:
-    """The buffers of these modules, those together that overlap."""
-    found: list[dict[Place, torch.Tensor | None]] = []
+def memories_of(modules: Iterable[nn.Module], attributes: bool = False) -> list[dict[Place, torch.Tensor | None]]:
+    """The buffers of these modules, those together that overlap; tensors that are plain `attributes`, too."""
+    memories: list[dict[Place, torch.Tensor | None]] = []
     by_storage: dict[int, dict[Place, torch.Tensor]] = {}
     for module in dict.fromkeys(modules):
-        for name, buffer in module._buffers.items():
+        others = {name: value for name, value in vars(module).items() if _is_like_a_buffer(value)} if attributes else {}
+        for name, buffer in {**others, **module._buffers}.items():
             if buffer is None:
-                found.append({(module, name): None})
+                memories.append({(module, name): None})
             else:
                 storage = storage_of(buffer)._cdata if is_plain(buffer) else id(buffer)
                 by_storage.setdefault(storage, {})[module, name] = buffer
@@ -103,16 +108,27 @@ def memories_of(modules: Iterable[nn.Module]) -> list[dict[Place, torch.Tensor |
         for place in sorted(views, key=lambda place: _span(views[place])):
             first, last = _span(views[place])
             if first >= end:
-                found.append({})
+                memories.append({})
             end = max(end, last)
-            found[-1][place] = views[place]
-    return found
+            memories[-1][place] = views[place]
+    return memories
 
 
-def _now(place: Place) -> torch.Tensor | None:
-    """What is there."""
+def _is_like_a_buffer(attribute: Any) -> bool:
+    return isinstance(attribute, torch.Tensor) and is_plain(attribute) and not attribute.requires_grad
+
+
+def room_of(place: Place) -> dict[str, Any]:
+    """Where its name stands: among the buffers of its module, or else its attributes."""
     module, name = place
-    return module._buffers.get(name)
+    buffers: dict[str, Any] = module._buffers
+    return buffers if name in buffers else vars(module)
+
+
+def found(place: Place) -> torch.Tensor | None:
+    """What is there."""
+    buffer: torch.Tensor | None = room_of(place).get(place[1])
+    return buffer
 
 
 def _past_the_program() -> Any:

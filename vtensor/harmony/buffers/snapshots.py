@@ -18,8 +18,8 @@ __all__ = ["BufferSnapshot"]
 class BufferSnapshot:
     """The buffers of a model as they are now, to see later which of its modules have changed them.
 
-    A layer counts as one, with all that is in it; what has layers in it does not count. What lies in a layer and is
-    reached from outside, too, counts by itself as well.
+    A layer counts as one, with all that is in it. What has layers in it runs while these take turns: it is a container,
+    with its own buffers only. What lies in a layer and is reached from outside, too, counts by itself as well.
 
     Parameters
     ----------
@@ -32,10 +32,18 @@ class BufferSnapshot:
     def __init__(self, model: nn.Module, layers: Iterable[nn.Module], constants: Constants | None = None) -> None:
         layers = dict.fromkeys(layers)
         self.layers = [layer for layer in layers if any(module._buffers for module in layer.modules())]
-        outside = _outside(model, layers)
-        self.others = [each for each in outside if each._buffers and layers.keys().isdisjoint(each.modules())]
+        self.others: list[nn.Module] = []
         """What lies outside of layers, each with its own buffers only."""
-        parts = {other: [other] for other in self.others} | {layer: list(layer.modules()) for layer in self.layers}
+        self.containers: dict[nn.Module, list[nn.Module]] = {}
+        """What has layers in it, and which."""
+        for each in _outside(model, layers):
+            inner = [module for module in each.modules() if module in layers]
+            if each._buffers and inner:
+                self.containers[each] = inner
+            elif each._buffers:
+                self.others.append(each)
+        parts = {other: [other] for other in [*self.containers, *self.others]}
+        parts |= {layer: list(layer.modules()) for layer in self.layers}
         holders: dict[nn.Module, list[nn.Module]] = {}  # of a part: the modules that count and have it
         for module, those in parts.items():
             for part in those:
@@ -50,7 +58,7 @@ class BufferSnapshot:
                 self._memories[module][memory] = None
 
     def all(self) -> list[nn.Module]:
-        """Modules that have buffers."""
+        """Modules that have buffers, and no layers in them."""
         return [*self.layers, *self.others]
 
     def parts(self) -> list[nn.Module]:
@@ -58,8 +66,8 @@ class BufferSnapshot:
         return list(self._modes)
 
     def memories(self, module: nn.Module) -> Collection[Memory]:
-        """In which its buffers lie."""
-        return self._memories[module]
+        """In which its buffers lie; none, if it has none."""
+        return self._memories.get(module, {})
 
     def holders(self, memory: Memory) -> Collection[nn.Module]:
         """Modules of which buffers lie in it."""

@@ -6,7 +6,7 @@ others than those of the ordinary loop.
 
 Covers: waiting for those before, at modules that have buffers, and at the parameters of a microbatch that did not stop
 where the others do; refusing a module that changes its buffers and turns out to run, again perhaps, when a later
-microbatch has run it.
+microbatch has run it, and buffers that turn out to be written unseen.
 Leaves: stops (``stops``), whose turn it is (``weave``), layers that run more than once in the first microbatch, which
 take no turns (``layer_order``).
 """
@@ -24,6 +24,7 @@ from torch import nn
 from ...errors import HarmonyError
 from ..buffers.memories import Constants, Memory
 from ..buffers.snapshots import BufferSnapshot
+from ..buffers.writes import UnseenWrites
 from ..forwards import in_backward
 from .stops import Stops
 from .weave import Weave
@@ -46,6 +47,7 @@ class Between:
         self._layers = list(itertools.chain(*packs))
         self.snapshot = BufferSnapshot(model, self._layers, constants)
         """Buffers as they are when the step begins."""
+        self._writes = UnseenWrites(self.snapshot, [*self.snapshot.others, *self.snapshot.containers])
         self._newest: dict[Memory, int] = defaultdict(int)  # by memory of buffers: the last microbatch there
         self._calls: dict[tuple[int, nn.Module], int] = defaultdict(int)
         self._passed: dict[Any, set[int]] = defaultdict(set)  # by module and number of its call, or by parameter
@@ -88,13 +90,26 @@ class Between:
                     lambda one: one in passed or self._stops.is_forward_over(one) or self._weave.rank(one) > pack
                 )
             self._runs(module, current)
+            self._writes.enters(module)
 
         return comes
 
     def _leaves(self, module: nn.Module, *_: Any) -> None:
         current = self._weave.current()
-        if current is not None and not in_backward():
-            self._passed[module, self._calls[current, module]].add(current)
+        if current is not None:
+            self._writes.leaves(module)
+            if not in_backward():
+                self._passed[module, self._calls[current, module]].add(current)
+
+    def check(self) -> None:
+        """Between two turns: nobody wrote buffers of what takes none, but where it ran."""
+        for memory in self._writes.found():
+            module, name = next(iter(memory.places()))
+            raise HarmonyError(
+                f"a {type(module).__name__} has a buffer ({name}) that was written while its layers take turns, or "
+                "outside of its forward, which the first microbatch of all did not show: it would not be that of the "
+                "ordinary loop. Pass packs=1"
+            )
 
     def _runs(self, module: nn.Module, current: int) -> None:
         for memory in self.snapshot.memories(module):

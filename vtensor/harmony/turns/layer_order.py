@@ -1,19 +1,21 @@
 """In which order layers run, as the first microbatch of all shows it.
 
-Covers: which layers can take turns; buffers that are constant.
+Covers: which layers can take turns; buffers that are constant, and that are written unseen.
 Leaves: packs of them (``packing``), layers that turn out to run otherwise later (``between``).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
 
-from ..buffers.memories import Constants
+from ..buffers.memories import Constants, Place
 from ..buffers.snapshots import BufferSnapshot
+from ..buffers.writes import UnseenWrites
 from ..forwards import in_backward
 
 __all__ = ["LayerOrder"]
@@ -37,15 +39,24 @@ class LayerOrder:
         self._ran: list[nn.Module] = []  # all calls, those of the user's checkpoints in backward among them
         self._count: list[nn.Module] = []  # those that count
         self._parts: set[nn.Module] = set()  # that ran, by themselves
-        modules = [*self._layers, *self._snapshot.others]
-        self._handles = [module.register_forward_pre_hook(self._note) for module in modules]
+        self._writes = UnseenWrites(self._snapshot, [*self._snapshot.all(), *self._snapshot.containers])
+        self._handles: list[Any] = []
+        for module in dict.fromkeys([*self._layers, *self._snapshot.others]):
+            # What hooks of others write, before it runs or after, is its own.
+            self._handles.append(module.register_forward_pre_hook(self._note, prepend=True))
+            self._handles.append(module.register_forward_hook(self._note_end))
         self._handles += [part.register_forward_pre_hook(self._note_part) for part in self._snapshot.parts()]
 
     def _note(self, module: nn.Module, _args: Any) -> None:
         if self._watched():
             self._ran.append(module)
+            self._writes.enters(module)
             if self._counted() and module in self._layers and not in_backward():
                 self._count.append(module)
+
+    def _note_end(self, module: nn.Module, *_: Any) -> None:
+        if self._watched():
+            self._writes.leaves(module)
 
     def _note_part(self, part: nn.Module, _args: Any) -> None:
         if self._watched():
@@ -61,6 +72,17 @@ class LayerOrder:
         """Whether any of the layers did."""
         return bool(self._count)
 
+    def unseen(self) -> dict[Place, list[nn.Module]]:
+        """By buffers that were written while what has them did not run, or had layers running in it: the layers that
+        may run meanwhile.
+        """
+        found: dict[Place, list[nn.Module]] = {}
+        for memory in self._writes.found():
+            holders = self._snapshot.holders(memory)
+            contained = [self._snapshot.containers.get(holder, self._layers) for holder in holders]
+            found[next(iter(memory.places()))] = list(itertools.chain(*contained))
+        return found
+
     def constants(self) -> Constants:
         """Buffers that nobody wrote although what has them ran."""
         return self._snapshot.constants(self._parts)
@@ -68,9 +90,10 @@ class LayerOrder:
     def once(self) -> list[nn.Module]:
         """Layers that ran once, in that order; those that did not run stay behind those they were behind.
 
-        Not those that ran before something changed its buffers again: no other microbatch may come in between.
+        Not those that ran before something changed its buffers again: no other microbatch may come in between. Nor
+        those that run while something changes its buffers of which nobody sees when.
         """
-        again = set[nn.Module]()
+        again = set[nn.Module](itertools.chain(*self.unseen().values()))
         for memory in self._snapshot.changed():
             holders = self._snapshot.holders(memory)
             calls = [k for k, ran in enumerate(self._ran) if ran in holders]

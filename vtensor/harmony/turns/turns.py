@@ -35,6 +35,7 @@ class Turns:
         self.packs: list[list[nn.Module]] = []
         self._parts: list[Stops | Between | Kept | Again] = []
         self._stops: Stops | None = None
+        self._between: Between | None = None
 
     def begin_alone(self, packs: list[list[nn.Module]]) -> None:
         """The first microbatch runs by itself, and shows by which packs the others take turns."""
@@ -47,10 +48,10 @@ class Turns:
         self._stops = Stops(packs, self._weave, self._here)
         self._parts.append(self._stops)
         if self._here is None and len(packs) > 1:  # else each microbatch runs to its end
-            between = Between(self._model, packs, self._weave, self._stops, constants)
-            self._parts.append(between)
-            between.begin()
-            self._parts.append(Kept(between.snapshot, constants, self._run_twice(packs)))
+            self._between = Between(self._model, packs, self._weave, self._stops, constants)
+            self._parts.append(self._between)
+            self._between.begin()
+            self._parts.append(Kept(self._between.snapshot, constants, self._run_twice(packs)))
         self._stops.begin()  # a microbatch stops first, and then waits for those before it
         self._run_again(packs, constants)
 
@@ -61,6 +62,17 @@ class Turns:
         """The last pack's backward follows its forward at once."""
         layers = itertools.chain(*packs[:-1]) if self._recompute else ()
         return [each for each in layers if self._here is None or self._here(each)]
+
+    def check(self) -> None:
+        """Between two turns.
+
+        Raises
+        ------
+        HarmonyError
+            If something happened that has no order by turns.
+        """
+        if self._between is not None:
+            self._between.check()
 
     def forward_is_over(self, microbatch: int) -> None:
         """Of the microbatch."""

@@ -1,0 +1,185 @@
+"""Buffers outside of layers, written where no hook sees it, and kept by graphs whose program says what they keep."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.nn.functional import batch_norm
+
+import vtensor
+from vtensor import HarmonyError
+
+from .test_statistics import check
+
+
+class Scale(nn.Module):
+    """By what it has seen so far; the version stays as it was."""
+
+    scale: torch.Tensor
+
+    def __init__(self, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+        self.weight, self.inner = nn.Parameter(torch.ones(1)), inner
+
+    def update(self, x: torch.Tensor) -> None:
+        self.scale.data.mul_(0.5).add_(0.5 * x.detach().abs().mean())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.update(x)
+        x = torch.tanh(x * self.weight * self.scale)
+        return x if self.inner is None else self.inner(x)
+
+
+class Net(nn.Module):
+    def __init__(self, layer: Callable[[], nn.Module] = lambda: nn.Linear(8, 8), first: nn.Module | None = None):
+        super().__init__()
+        self.first = first or nn.Identity()
+        self.layers = nn.ModuleList(layer() for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return x
+
+
+class Root(Net):
+    """Writes before its layers run, and reads after it."""
+
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.scale.mul_(0.5).add_(0.5 * x.abs().mean())
+        return super().forward(x) / self.scale.clone()
+
+
+class ByMethod(Net):
+    """What has the buffer is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = Scale()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.norm.update(x)
+        return super().forward(x) * self.norm.scale.clone()
+
+
+class Hooked(Scale):
+    """The program itself says what is kept."""
+
+    def __init__(self, hooks: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+        super().__init__()
+        self.hooks = hooks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with self.hooks():
+            return super().forward(x)
+
+
+class Online(nn.BatchNorm1d):
+    """Torch's own, but for what it does."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch_norm(x.detach(), self.running_mean, self.running_var, training=True, momentum=0.5)
+        return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, training=False)
+
+
+def passing() -> saved_tensors_hooks:
+    return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
+@pytest.mark.parametrize("make", [Root, ByMethod])
+def test_layers_take_no_turns_while_something_is_written_unseen(
+    make: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
+) -> None:
+    check(make)
+    assert [each.message for each in caplog.records if "has a buffer (scale) that is written" in each.message]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Net(first=Scale(Scale())),
+        lambda: Net(lambda: Hooked(passing)),
+        lambda: Net(lambda: Hooked(save_on_cpu)),
+        lambda: Net(Online),
+    ],
+    ids=["one within another", "hooks", "on the host", "a norm of its own"],
+)
+def test_graphs_keep_copies_whatever_the_program_does_with_them(
+    make: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
+) -> None:
+    check(make)
+    assert "take none" not in caplog.text
+
+
+def test_hooks_around_the_whole_loss_are_given_copies() -> None:
+    def train(harmony: bool) -> list[torch.Tensor]:
+        def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            with save_on_cpu():
+                return model(x).square().mean()
+
+        torch.manual_seed(0)
+        model = Net(Scale)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=4, packs=4)
+        for step in range(3):
+            batch = torch.randn(8, 8, generator=torch.Generator().manual_seed(step)) * torch.arange(1, 9)[:, None]
+            if harmony:
+                trainer.step(batch)
+                continue
+            for part in batch.chunk(4):
+                (loss(model, part) / 4).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [value.clone() for value in model.state_dict().values()]
+
+    assert all(map(torch.equal, train(True), train(False)))
+
+
+class Attribute(nn.Linear):
+    """What is like a buffer, and none."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+        self.mean = torch.zeros(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.mul_(0.5).add_(0.5 * x.detach().mean(0))
+        return super().forward(x - self.mean.clone())
+
+
+def test_a_second_run_finds_attributes_that_are_written_in_place_as_the_first_did() -> None:
+    check(lambda: nn.Sequential(*(Attribute() for _ in range(4))), recompute=True)
+
+
+def test_what_is_written_unseen_only_later_is_an_error() -> None:
+    class Later(Root):
+        writes = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) if self.writes else Net.forward(self, x) / self.scale.clone()
+
+    model = Later()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = vtensor.Harmony(model, optimizer, loss=lambda model, x: model(x).square().mean(), microbatches=4, packs=4)
+    trainer.step(torch.ones(8, 8))
+    model.writes = True
+    with pytest.raises(HarmonyError, match=r"a Later has a buffer \(scale\) that was written while its layers take"):
+        trainer.step(torch.ones(8, 8))
