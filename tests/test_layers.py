@@ -108,7 +108,7 @@ HARMONY = [
     {"arguments", "layers", "packs", "microbatches", "generators", "forwards"},
     {"processes", "buffers"},
     {"hosting", "turns"},
-    {"updates", "packing", "pipeline"},
+    {"updates", "packing", "pipeline", "leftovers"},
     {"rehearsal"},
     {"trainer"},
     {"__init__"},

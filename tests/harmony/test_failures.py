@@ -18,6 +18,7 @@ import vtensor
 from vtensor import ConfigError, HarmonyError
 
 from ..identity import leaves, same
+from ..session.interrupts import interrupted, points_of, thinned
 from .models import accumulate, threads_left
 
 
@@ -105,6 +106,40 @@ def test_ctrl_c(model: Small, interruptible: None) -> None:
         trainer.step(batch)
     trainer.optimizer.zero_grad()
     trainer.step(torch.randn(3, 8))
+
+
+def _interrupts(model: Small, recompute: bool, part: slice) -> None:
+    """One interrupt in a step, wherever the package works in the thread that is interrupted; then another step."""
+
+    def step() -> None:
+        trainer.step(torch.ones(3, 8))
+
+    trainer = trainer_of(model, recompute=recompute, packs=2)
+    points = [p for p in thinned(points_of(step)) if "harmony" in p.code.co_filename and p.file != "weave.py"]
+    assert len(points) > 1000
+    for number, point in enumerate(points[part]):
+        if number % 2:  # one whose first microbatch shows the order of layers
+            trainer = trainer_of(model, recompute=recompute, packs=2)
+        interrupted(step, point)  # it may not come by there
+        assert not threads_left(), point
+        for module in model.modules():
+            assert not module._forward_hooks and not module._forward_pre_hooks, point
+            assert "forward" not in vars(module), point
+        assert not any(p._post_accumulate_grad_hooks or p._backward_hooks for p in model.parameters()), point
+        torch.set_grad_enabled(True)  # torch's own contexts may be interrupted, too
+        trainer.optimizer.zero_grad()
+        step()
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_ctrl_c_wherever_it_comes(model: Small, recompute: bool) -> None:
+    _interrupts(model, recompute, slice(int(recompute), None, 12))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recompute", [False, True])
+def test_ctrl_c_everywhere(model: Small, recompute: bool) -> None:
+    _interrupts(model, recompute, slice(None))
 
 
 @pytest.mark.parametrize("update", ["packs", "together"])

@@ -14,7 +14,7 @@ model take turns), ``packs`` and ``packing`` (which of them together, by the bud
 do), ``updates`` (each pack's when it is complete), ``microbatches`` (cutting a batch), ``generators`` (random
 numbers of each), ``buffers`` (what forwards read and write beside parameters), ``forwards`` (other functions in the
 place of layers'), ``hosting`` (updates in the host's memory), ``processes`` (what goes between them), ``pipeline``
-(layers that live in other processes), ``rehearsal`` (before they do).
+(layers that live in other processes), ``rehearsal`` (before they do), ``leftovers`` (of a step that was interrupted).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from .arguments import check
 from .generators import Generators
 from .hosting.hosted import Hosted, Where, where_to_update
 from .layers import find_layers, layers_named
+from .leftovers import Leftovers
 from .microbatches import cut, scalar, total
 from .packing import Packing
 from .pipeline import Calls, End, Pipeline, Worker
@@ -143,13 +144,11 @@ class Harmony:
         processes = 1 if self._pipeline is None else self._pipeline.size
         self._packing = Packing(found, optimizer, packs, processes, states=not on_host)
         self._names = {parameter: name for name, parameter in model.named_parameters()}
+        self._leftovers = Leftovers(model, optimizer)
         self.seeds: list[int] = []
         """Microbatch k > 0 of the last step began as after ``torch.manual_seed(seeds[k - 1])``."""
         if not found:
-            log.warning(
-                "Harmony found no layers in %s: microbatches run one after the other; layers= names them",
-                type(model).__name__,
-            )
+            log.warning("Harmony found no layers in %s, so none takes turns; layers= names them", type(model).__name__)
 
     @property
     def packs(self) -> list[list[nn.Module]]:
@@ -173,18 +172,18 @@ class Harmony:
         """
         if self._hosted is not None:
             self._hosted.check()
-        if self._pipeline is None:
-            return self._train(batch)
-        self._pipeline.check()
-        if not self._pipeline.first:
-            with as_one_iteration(self):
-                return self._serve(self._pipeline)
-        try:
-            loss = self._train(batch)
-        except BaseException as error:
-            self._pipeline.fail(error)
-            raise
-        return loss
+        with self._leftovers:
+            if self._pipeline is None:
+                return self._train(batch)
+            self._pipeline.check()
+            if not self._pipeline.first:
+                with as_one_iteration(self):
+                    return self._serve(self._pipeline)
+            try:
+                return self._train(batch)
+            except BaseException as error:
+                self._pipeline.fail(error)
+                raise
 
     def gather(self) -> None:
         """Bring all weights, buffers and optimizer states to all processes, where each has a part; all must call it."""

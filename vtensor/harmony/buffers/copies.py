@@ -48,12 +48,16 @@ class BufferCopies:
             found.update((name, _ABSENT) for name, value in place.items() if name not in before and _is_kept(value))
 
     def __enter__(self) -> None:
-        for place, found in zip(self._places, self._found, strict=True):
-            for name, value in found.items():
-                self._exchange(place, name, value)
-        for memory in self._memories:  # in the place of what was written, or is another by now
-            for (module, name), copy in memory.copies().items():
-                self._exchange(room_of((module, name)), name, copy)
+        try:
+            for place, found in zip(self._places, self._found, strict=True):
+                for name, value in found.items():
+                    self._exchange(place, name, value)
+            for memory in self._memories:  # in the place of what was written, or is another by now
+                for (module, name), copy in memory.copies().items():
+                    self._exchange(room_of((module, name)), name, copy)
+        except BaseException:
+            self.__exit__()
+            raise
 
     def _exchange(self, place: dict[str, Any], name: str, value: Any) -> None:
         self._exchanged.append((place, name, place.get(name, _ABSENT)))

@@ -26,6 +26,7 @@ from .snapshots import BufferSnapshot
 __all__ = ["Kept"]
 
 _autograd: Any = torch._C._autograd
+_push = _autograd._push_saved_tensors_default_hooks
 _OF_TORCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _OF_TORCH += (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)  # type: ignore[assignment]
 
@@ -39,7 +40,6 @@ class Kept:
 
     def __init__(self, snapshot: BufferSnapshot, constants: Constants | None, without: Collection[nn.Module]) -> None:
         self._forwards = Forwards()
-        self._push = _autograd._push_saved_tensors_default_hooks
         self._running = threading.local()
         for module in snapshot.all():
             places = [place for memory in snapshot.memories(module) for place in memory.places()]
@@ -50,8 +50,13 @@ class Kept:
 
     def remove(self) -> None:
         """The model is as it was, and so is torch."""
-        _autograd._push_saved_tensors_default_hooks = self._push
+        self.put_back_torch()
         self._forwards.put_back()
+
+    @staticmethod
+    def put_back_torch() -> None:
+        """What torch does with hooks of graphs is its own again."""
+        _autograd._push_saved_tensors_default_hooks = _push
 
     def _with_copies(self, forward: Callable[..., Any], changing: Collection[Place]) -> Callable[..., Any]:
         def keep(*args: Any, **kwargs: Any) -> Any:
@@ -74,7 +79,7 @@ class Kept:
 
     def _push_with_copies(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
         changing = self._changing()
-        self._push((lambda tensor: pack(_copied(tensor, changing))) if changing else pack, unpack)
+        _push((lambda tensor: pack(_copied(tensor, changing))) if changing else pack, unpack)
 
 
 def _may_be_needed(place: Place, constants: Constants | None) -> bool:
