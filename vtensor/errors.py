@@ -5,6 +5,8 @@ Out of memory is always :class:`torch.OutOfMemoryError`, as from torch itself.
 
 from __future__ import annotations
 
+import os
+
 __all__ = [
     "BuildError",
     "ConfigError",
@@ -28,7 +30,8 @@ class NotEnabledError(VtensorError, RuntimeError):
     """A call that needs vtensor to be enabled."""
 
     def __init__(self) -> None:
-        super().__init__("vtensor is not enabled; call vtensor.enable(budget=...) first")
+        why = ", which does nothing while VTENSOR_DISABLE is set" if os.environ.get("VTENSOR_DISABLE") else ""
+        super().__init__(f"vtensor is not enabled; call vtensor.enable(budget=...) first{why}")
 
 
 class NotRecordedError(VtensorError, RuntimeError):

@@ -16,7 +16,7 @@ from . import native
 from .addresses import address_of, storage_of
 from .errors import ConfigError, NotEnabledError
 from .session.adoption import Owner, move_in
-from .session.lifecycle import active_config, active_core, is_enabled
+from .session.lifecycle import active_config, active_core, is_enabled, is_kept_off
 from .settings.sizes import parse_bytes
 
 __all__ = ["Residency", "State", "VTensor", "adopt", "merge", "residency", "salloc", "split"]
@@ -163,8 +163,8 @@ def adopt(*what: Owner) -> int:
     Returns
     -------
     int
-        Bytes moved. Tensors smaller than ``min_size``, elsewhere than on the session's device, or managed already
-        stay as they are.
+        Bytes moved; none while ``VTENSOR_DISABLE=1`` keeps vtensor off. Tensors smaller than ``min_size``, elsewhere
+        than on the session's device, or managed already stay as they are.
 
     Raises
     ------
@@ -181,6 +181,8 @@ def adopt(*what: Owner) -> int:
     ...     vtensor.adopt(model)
     4194304
     """
+    if is_kept_off():
+        return 0
     if not is_enabled():
         raise NotEnabledError
     return move_in(what, active_config())

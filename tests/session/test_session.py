@@ -136,6 +136,11 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VTENSOR_DISABLE", "1")
     vtensor.enable()
     assert not vtensor.is_enabled()
+    assert vtensor.adopt(torch.nn.Linear(PAGE, 1)) == vtensor.memory_stats()["moved_out_bytes"] == 0
+    assert vtensor.memory_summary() == "vtensor: off, as VTENSOR_DISABLE is set"
+    vtensor.step()
+    with pytest.raises(vtensor.NotEnabledError, match="does nothing while VTENSOR_DISABLE is set"):
+        vtensor.report()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ Leaves: counting (``kernels/memory/counters.h``).
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from typing import Any
 
 from ..planning.current_planner import newest_plan, why_no_plan
-from ..session.lifecycle import active_config, active_core, is_enabled
+from ..session.lifecycle import active_config, active_core, is_enabled, is_kept_off
 from ..settings.sizes import format_bytes
 
 __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
@@ -56,11 +57,15 @@ def memory_stats() -> dict[str, Any]:
     with one thread, or with less than half of the processors); then nothing is hidden, and what a plan brings back is
     moved when it is needed: a late arrival.
 
+    While ``VTENSOR_DISABLE=1`` keeps vtensor off every figure is 0.
+
     Raises
     ------
     NotEnabledError
         If vtensor is not enabled.
     """
+    if is_kept_off():
+        return defaultdict(int)
     core = active_core()
     shot = core.snapshot()
     chunk = shot["chunk_bytes"]
@@ -135,6 +140,8 @@ def memory_summary() -> str:
     NotEnabledError
         If vtensor is not enabled.
     """
+    if is_kept_off():
+        return _Table("vtensor: off, as VTENSOR_DISABLE is set")
     s = memory_stats()
     config = active_config()
     size = {name: format_bytes(value) for name, value in s.items() if "bytes" in name}

@@ -41,7 +41,7 @@ from ..logs import log
 from ..planning.current_planner import current, session_ends, start_planner, stop_planner
 from ..planning.plans import config_and_plan
 from ..settings.config import Config, asked_again
-from ..settings.environment import is_verifying
+from ..settings.environment import is_set, is_verifying
 from ..settings.options import Options
 from ..settings.sizes import format_bytes
 from . import watchdog
@@ -71,6 +71,11 @@ os.register_at_fork(after_in_child=_renew_lock)
 def is_enabled() -> bool:
     """Whether large tensors made now, on the session's device, are managed; not in a child that was forked since."""
     return _active is not None and os.getpid() == _process
+
+
+def is_kept_off() -> bool:
+    """Whether it is not enabled because ``VTENSOR_DISABLE`` says so: programs run on as if it were not there."""
+    return _active is None and is_set("VTENSOR_DISABLE")
 
 
 def active_config() -> Config:
