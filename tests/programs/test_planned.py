@@ -745,11 +745,15 @@ def test_tensors_of_an_earlier_session_may_die_in_a_later_one() -> None:
         assert native.load().validate() == ""
 
 
-def test_a_session_that_ends_meanwhile_does_not_break_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_ends_meanwhile_does_not_break_the_optimizer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
     with vtensor.enabled(60 * PAGE, chunk=PAGE, min_size=1, host=1 << 30):
         trainer = Trainer()
         monkeypatch.setattr(Planner, "_boundary", partial(operator.truediv, 1, 0))
         trainer.step()
+    assert "an iteration went unnoticed" in caplog.text and "division by zero" in caplog.text
 
 
 def test_what_a_signal_handler_raises_is_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
