@@ -104,6 +104,25 @@ def passing() -> saved_tensors_hooks:
     return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
+class Masked(Net):
+    """What is made once is kept."""
+
+    mask: torch.Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mask = torch.arange(8) / 8 if self.mask is None else self.mask
+        return super().forward(x) * self.mask
+
+
+def test_what_is_made_once_keeps_nobody_from_taking_turns(caplog: pytest.LogCaptureFixture) -> None:
+    check(Masked)
+    assert "take none" not in caplog.text
+
+
 @pytest.mark.parametrize("make", [Root, ByMethod])
 def test_layers_take_no_turns_while_something_is_written_unseen(
     make: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture

@@ -60,6 +60,8 @@ class Memory:
         self._versions = [_version(buffer) for buffer in self._there]
         self.is_plain = all(map(is_plain, self._there))
         """Whether its buffers are nothing but their memory."""
+        self.is_empty = not self._there
+        """Whether there is no buffer yet."""
         self._by_content = self.is_plain and (
             constants is None
             or all(each.nbytes <= _SMALL for each in self._there)

@@ -59,6 +59,8 @@ class UnseenWrites:
         return [memory for memory in self._snapshot.memories(module) if memory in self._known]
 
     def _look(self, memory: Memory) -> None:
-        if not self._known[memory].is_still():
-            self._unseen[memory] = None
+        known = self._known[memory]
+        if not known.is_still():
+            if not known.is_empty:  # else it is made for the first time, as masks are that are kept
+                self._unseen[memory] = None
             self._known[memory] = memory.now()
