@@ -114,7 +114,7 @@ def experts() -> Made:
 
 
 class OddLayer(nn.Module):
-    """Keywords, results in a mapping of which one is unused, dropout, a parameter of somebody else."""
+    """Keywords, results in a mapping of which one is unused, dropout, a parameter of others, a buffer made late."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,6 +122,9 @@ class OddLayer(nn.Module):
 
     def forward(self, x: torch.Tensor, *, scale: torch.Tensor | None = None, **_: Any) -> dict[str, Any]:
         y = self.drop(torch.tanh(self.inner(x)))
+        if "bias" not in self._buffers:
+            self.register_buffer("bias", torch.arange(16) / 16)
+        y = y + self.bias
         return {"y": y if scale is None else y * scale, "unused": y.sum(), "given": x, "none": None}
 
 
@@ -134,6 +137,7 @@ class Odd(nn.Module):
         nn.utils.parametrizations.weight_norm(self.layers[1].inner)
         self.layers[2] = nn.utils.weight_norm(nn.Linear(16, 16))
         self.scale = nn.Parameter(torch.ones(16))
+        self.register_buffer("mask", None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.layers[3].eval()
@@ -145,7 +149,8 @@ class Odd(nn.Module):
             with torch.inference_mode():
                 x.argmax()
             x = x.relu_().t().contiguous().t() if k == 4 else x
-        return x
+        self.mask = torch.arange(16) / 8 if self.mask is None else self.mask
+        return x * self.mask
 
 
 def odd() -> Made:

@@ -30,6 +30,7 @@ def share(mail: Mail, model: nn.Module, source: Mapping[torch.Tensor, int] = Map
 
 def gather(mail: Mail, model: nn.Module, optimizer: torch.optim.Optimizer, owners: Mapping[nn.Module, int]) -> None:
     """Everyone gets the weights, buffers and optimizer states of whoever has them. A collective: all must call it."""
+    _same_buffers(mail, model, {part: owner for layer, owner in owners.items() for part in layer.modules()})
     source: dict[torch.Tensor, int] = {}
     for layer, owner in owners.items():
         for tensor in (*layer.parameters(), *layer.buffers()):
@@ -38,6 +39,21 @@ def gather(mail: Mail, model: nn.Module, optimizer: torch.optim.Optimizer, owner
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             share_state(mail, optimizer, parameter, source.get(parameter, 0))
+
+
+def _same_buffers(mail: Mail, model: nn.Module, owners: Mapping[nn.Module, int]) -> None:
+    """Where a module made a buffer as it ran, or another one, so does everyone."""
+    for module in model.modules():
+        passing = module._non_persistent_buffers_set
+        own = {
+            name: (buffer if buffer is None else layout_of(buffer), name not in passing)
+            for name, buffer in module._buffers.items()
+        }
+        for name, wanted in mail.tell(own, owners.get(module, 0)).items():
+            if wanted != own.get(name):
+                layout, persistent = wanted
+                module._buffers.pop(name, None)
+                module.register_buffer(name, None if layout is None else _like(layout), persistent)
 
 
 def share_state(mail: Mail, optimizer: torch.optim.Optimizer, parameter: torch.Tensor, owner: int) -> None:
@@ -55,5 +71,9 @@ def share_state(mail: Mail, optimizer: torch.optim.Optimizer, parameter: torch.T
             state[name] = what
             continue
         if mail.rank != owner:
-            state[name] = torch.empty_strided(what.shape, what.stride, dtype=what.dtype, device=what.device)
+            state[name] = _like(what)
         mail.share(state[name], owner)
+
+
+def _like(layout: Layout) -> torch.Tensor:
+    return torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=layout.device)
