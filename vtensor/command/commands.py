@@ -116,12 +116,12 @@ def script_of(options: argparse.Namespace) -> list[str]:
 
 
 def _launch(options: argparse.Namespace, **wishes: Any) -> int:
-    from . import launcher
+    from . import farewell, launcher
 
     if options.module:
-        return launcher.run_module(options.module[0], options.module[1:], launcher.Wishes(**wishes))
+        return launcher.run_module(options.module[0], options.module[1:], farewell.Wishes(**wishes))
     script = script_of(options)
-    return launcher.run_script(script[0], script[1:], launcher.Wishes(**wishes))
+    return launcher.run_script(script[0], script[1:], farewell.Wishes(**wishes))
 
 
 def demo(options: argparse.Namespace) -> int:

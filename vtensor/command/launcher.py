@@ -1,7 +1,7 @@
 """``vtensor run``: an unmodified script under a budget, as ``python script.py`` would run it.
 
-Covers: ``sys.argv``, ``sys.path``, ``__main__``, the exit code, a summary at the end.
-Leaves: arguments of the command line (``cli``), the session (``session``).
+Covers: ``sys.argv``, ``sys.path``, ``__main__``, the exit code, how the process ends.
+Leaves: arguments of the command line (``cli``), what is said at the end (``farewell``), the session (``session``).
 """
 
 from __future__ import annotations
@@ -20,34 +20,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import ConfigError
 from ..logs import say
-from ..planning.current_planner import keep_journal, of_each_session
-from ..planning.traces import record, save_trace, size_of, write_if_possible
-from ..reports.page import report
-from ..reports.stats import memory_stats, memory_summary
-from ..session.lifecycle import active_config, is_enabled
-from ..settings.sizes import format_bytes
+from ..planning.current_planner import of_each_session
+from ..session.lifecycle import is_enabled
+from .farewell import NOTHING, Farewell, Wishes, begin_with, flush
 
-__all__ = ["NOTHING", "Wishes", "run_module", "run_script"]
-
-
-class Wishes(NamedTuple):
-    """What to write when the script has ended."""
-
-    trace: str | None = None
-    """Its last iteration, for ``lgm``."""
-    report: str | None = None
-    """A page about the run."""
-    watch: bool = False
-    """To see each iteration."""
-    tell: Callable[[], None] | None = None
-    """Called instead of all that is said otherwise."""
-
-
-NOTHING = Wishes()
+__all__ = ["run_module", "run_script"]
 
 
 def run_script(path: str, arguments: list[str], wishes: Wishes = NOTHING) -> int:
@@ -143,8 +124,8 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
     # __mp_main__, which multiprocessing takes for this process' __main__ when it is imported, as torch did before.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     process, managed = os.getpid(), is_enabled()  # VTENSOR_DISABLE may have kept it off
-    farewell = _Farewell(wishes)
-    forget_wishes = of_each_session(partial(_begin_with, wishes), farewell.session_ends) if managed else None
+    farewell = Farewell(wishes)
+    forget_wishes = of_each_session(partial(begin_with, wishes), farewell.session_ends) if managed else None
     ending = _Ending()
     try:
         try:
@@ -171,27 +152,12 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
             farewell.program_ends(ending.code)
 
 
-def _begin_with(wishes: Wishes) -> None:
-    """What a session must do from its beginning, for what is said in the end."""
-    if wishes.trace is not None or wishes.report is not None:
-        record()
-    if wishes.report is not None or wishes.watch:
-        journal = keep_journal()
-        if wishes.watch:
-            journal.watch()
-
-
 def _wait_for_threads() -> None:
     """As python does at its end, before anything else: the script's other threads may still train."""
     wait = getattr(threading, "_shutdown", None)
     if wait is not None:
         with contextlib.suppress(KeyboardInterrupt):  # python waits no longer either
             wait()
-
-
-def _write_report(path: str) -> str:
-    report(path, Path(sys.argv[0]).name)
-    return "open it in a browser"
 
 
 class _Ending:
@@ -205,16 +171,9 @@ class _Ending:
     def _at_last(self) -> None:
         _let_go_of_what_was_said()
         if self.interrupted:
-            _flush()
+            flush()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
-
-
-def _flush() -> None:
-    """What the script printed comes before what is said of it; it may have closed where it printed."""
-    with contextlib.suppress(OSError, ValueError):
-        if sys.stdout is not None:
-            sys.stdout.flush()
 
 
 def _let_go_of_what_was_said() -> None:
@@ -233,53 +192,3 @@ def _exit_code(stop: SystemExit) -> int:
         return stop.code
     say(str(stop.code))
     return 1
-
-
-class _Farewell:
-    """What is said and written of a run: when the script ends its session, and when it ends itself.
-
-    Then the session stays, as in a program that began one: a GPU may have no room for what would come back.
-    """
-
-    def __init__(self, wishes: Wishes) -> None:
-        self._wishes, self._said = wishes, False
-
-    def session_ends(self) -> None:
-        """By the script; of one that managed nothing, as a script begins its own instead, nothing is said."""
-        if memory_stats()["allocations"] > 0:
-            self._say(code=1)
-
-    def program_ends(self, code: int) -> None:
-        if is_enabled():
-            self._say(code)
-        elif not self._said:
-            files = [path for path in (self._wishes.trace, self._wishes.report) if path is not None]
-            unwritten = "".join(f", and {path} was not written" for path in files)
-            say(f"vtensor: the script turned vtensor off before it ended; no summary{unwritten}")
-
-    def _say(self, code: int) -> None:
-        wishes = self._wishes
-        _flush()
-        if wishes.trace is not None:
-            write_if_possible(wishes.trace, lambda path: size_of(save_trace(path)))
-        if wishes.report is not None:
-            write_if_possible(wishes.report, _write_report)
-        if wishes.tell is not None:
-            wishes.tell()
-        else:
-            _sum_up(code)
-        self._said = True
-
-
-def _sum_up(code: int) -> None:
-    managed = memory_stats()["allocations"] > 0
-    if managed or code == 0:  # a usage error of the script needs no table behind it
-        say(memory_summary())
-    if not managed and code == 0:
-        where = "GPU; for tensors of the CPU pass --device cpu" if active_config().device == "cuda" else "CPU"
-        say(
-            f"vtensor: nothing was managed: this process made no tensor of {format_bytes(active_config().min_size)} or "
-            f"more on the {where}. Processes that a script starts have no session until they call vtensor.enable() "
-            "(spawned ones, not forked); or start each with 'vtensor run' (torchrun ... -m vtensor run "
-            "--budget 4GiB train.py)"
-        )
