@@ -18,6 +18,10 @@ __all__ = [
 ]
 
 
+YES = ("1", "true", "yes", "on")
+"""What a switch says that is on."""
+
+
 class VtensorError(Exception):
     """Base of all exceptions below."""
 
@@ -30,7 +34,8 @@ class NotEnabledError(VtensorError, RuntimeError):
     """A call that needs vtensor to be enabled."""
 
     def __init__(self) -> None:
-        why = ", which does nothing while VTENSOR_DISABLE is set" if os.environ.get("VTENSOR_DISABLE") else ""
+        switched_off = os.environ.get("VTENSOR_DISABLE", "").lower() in YES
+        why = ", which does nothing while VTENSOR_DISABLE is set" if switched_off else ""
         super().__init__(f"vtensor is not enabled; call vtensor.enable(budget=...) first{why}")
 
 

@@ -55,9 +55,9 @@ Finding PlanRunner::boundary(Engine& engine, bool timing, bool told) {
     const bool deserves = deserves_a_plan(engine, planned, was_timed);
     if (deserves) finding = Finding::telling;
     std::swap(recorder_, finished_);
-    if (engine.streams() == nullptr && !timing) {
+    if (engine.streams() == nullptr && !timing && plans_.none_to_come()) {
       earlier_.keep(recorder_);
-      if (deserves && plans_.none_to_come()) earlier_.prefer_largest(finished_);
+      if (deserves) earlier_.prefer_largest(finished_);
     }
   }
   go_on_with(engine, planned);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -123,6 +124,67 @@ def test_what_is_made_once_keeps_nobody_from_taking_turns(caplog: pytest.LogCapt
     assert "take none" not in caplog.text
 
 
+class Growing(Net):
+    """A table as long as was ever needed, made anew where one is that is longer."""
+
+    table: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(2) / 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(self.table) < len(x):
+            self.table = torch.arange(len(x)) / 8
+        return super().forward(x + self.table[: len(x), None])
+
+
+def test_a_table_that_grows_keeps_nobody_from_taking_turns(caplog: pytest.LogCaptureFixture) -> None:
+    model = Growing()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = vtensor.Harmony(model, optimizer, loss=lambda model, x: model(x).square().mean(), microbatches=4, packs=4)
+    for rows in (16, 8, 24, 32):
+        trainer.step(torch.ones(rows, 8))
+    assert "take none" not in caplog.text and len(trainer.packs) == 4 and len(model.table) == 8
+
+
+def test_two_trainers_at_once_keep_their_own_copies() -> None:
+    def train(seed: int) -> list[torch.Tensor]:
+        model = models[seed]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = vtensor.Harmony(
+            model, optimizer, loss=lambda model, x: model(x).square().mean(), microbatches=4, packs=4
+        )
+        for step in range(8):
+            trainer.step(torch.randn(16, 8, generator=torch.Generator().manual_seed(step)))
+        return [value.clone() for value in model.state_dict().values()]
+
+    def made(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return Net(lambda: Hooked(passing) if seed else Scale())
+
+    models = [made(0), made(1)]
+    alone = [train(0), train(1)]
+    models = [made(0), made(1)]
+    with ThreadPoolExecutor() as pool:
+        together = list(pool.map(train, (0, 1)))
+    assert all(all(map(torch.equal, one, other)) for one, other in zip(alone, together, strict=True))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_modules_that_are_compiled(whole: bool) -> None:
+    """Dynamo looks into hooks, and cannot follow what these do."""
+
+    def make() -> nn.Module:
+        model = Net(lambda: nn.BatchNorm1d(8), first=nn.BatchNorm1d(8))
+        for module in [model] if whole else model.layers:
+            module.compile(backend="eager")
+        return model
+
+    check(make)
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("make", [Root, ByMethod])
 def test_layers_take_no_turns_while_something_is_written_unseen(
     make: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
@@ -200,5 +262,9 @@ def test_what_is_written_unseen_only_later_is_an_error() -> None:
     trainer = vtensor.Harmony(model, optimizer, loss=lambda model, x: model(x).square().mean(), microbatches=4, packs=4)
     trainer.step(torch.ones(8, 8))
     model.writes = True
-    with pytest.raises(HarmonyError, match=r"a Later has a buffer \(scale\) that was written while its layers take"):
+    before = [parameter.clone() for parameter in model.parameters()]
+    with pytest.raises(HarmonyError, match=r"a Later has a buffer \(scale\) that was written while its layers took"):
         trainer.step(torch.ones(8, 8))
+    assert all(map(torch.equal, model.parameters(), before))
+    optimizer.zero_grad()
+    trainer.step(torch.ones(8, 8))  # by no turns

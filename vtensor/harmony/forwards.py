@@ -1,23 +1,31 @@
 """Other functions in the place of layers' ``forward``, until they are put back.
 
-Covers: the exchange; some libraries set an own ``forward``, too, which comes back then; whether one runs again.
+Covers: the exchange; some libraries set an own ``forward``, too, which comes back then; whether one runs again; hooks
+of compiled modules.
 Leaves: what is put there (``again``, ``pipeline``).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["Forwards", "in_backward", "put_back_all"]
+__all__ = ["Forwards", "in_backward", "put_back_all", "untraced"]
 
 
 def in_backward() -> bool:
     """Whether a forward runs again: the user's own checkpoints."""
     return torch._C._current_graph_task_id() >= 0
+
+
+def untraced(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, into which a compiler of the module does not look, if there is one."""
+    dynamo = sys.modules.get("torch._dynamo")
+    return hook if dynamo is None else dynamo.disable(hook)
 
 
 class Forwards:

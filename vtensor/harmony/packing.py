@@ -7,14 +7,16 @@ Leaves: finding layers (``layers``), watching them run (``stops``), cutting rows
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import torch
 from torch import nn
 
+from ..errors import HarmonyError
 from ..logs import log
 from ..session.lifecycle import active_config, is_enabled
 from ..settings.sizes import format_bytes
-from .buffers.memories import Constants
+from .buffers.memories import Constants, Place
 from .packs import COPIES, cut_evenly, pack
 from .turns.layer_order import LayerOrder
 
@@ -83,11 +85,12 @@ class Packing:
         found, self.layers, self.ordered = len(self.layers), order.once(), True
         self.constants = order.constants()
         unseen = order.unseen()
-        for (module, name), layers in unseen.items():
+        for module in dict.fromkeys(module for module, _ in unseen):
+            names = {name: layers for (each, name), layers in unseen.items() if each is module}
             log.warning(
                 "Harmony: %s has a buffer (%s) that is written while its layers run, or outside of its forward. No "
                 "order by turns would be the ordinary loop's, so %d layers take none",
-                type(module).__name__, name, len(layers),
+                type(module).__name__, ", ".join(names), max(map(len, names.values())),
             )  # fmt: skip
         if found and not order.ran:
             log.warning("Harmony: none of the layers it found is called, so none can take turns; layers= names others")
@@ -102,6 +105,22 @@ class Packing:
             len(self.layers),
             len(packs),
             format_bytes(max((sum(map(self._bytes, layers)) for layers in packs), default=0)),
+        )
+
+    def give_up(self, written: Place) -> NoReturn:
+        """Of a buffer that has no order by turns, as a step has shown: from the next one on none are taken.
+
+        Raises
+        ------
+        HarmonyError
+            Always, as that step's would not be the ordinary loop's.
+        """
+        module, name = written
+        self.layers = []
+        raise HarmonyError(
+            f"a {type(module).__name__} has a buffer ({name}) that was written while its layers took turns, or outside "
+            "of its forward, which the first microbatch of all did not show: this step would not be that of the "
+            "ordinary loop, and nothing was updated. In later ones no layers take turns; with packs=1 none ever does"
         )
 
     def _bytes(self, layer: nn.Module) -> int:

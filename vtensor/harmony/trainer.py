@@ -245,7 +245,8 @@ class Harmony:
             return 2 * len(turns.packs) + (calls is not None)
 
         def between(rank: int) -> None:
-            turns.check()
+            if rank == len(turns.packs) + 1 and (written := turns.unseen()):  # before the first update
+                self._packing.give_up(written)
             if self._update == "packs" and rank > len(turns.packs):  # backward
                 generators.enter(count)
                 updates.update_complete()

@@ -57,7 +57,7 @@ def memory_stats() -> dict[str, Any]:
     with one thread, or with less than half of the processors); then nothing is hidden, and what a plan brings back is
     moved when it is needed: a late arrival.
 
-    While ``VTENSOR_DISABLE=1`` keeps vtensor off every figure is 0.
+    While ``VTENSOR_DISABLE=1`` keeps vtensor off every figure that is asked for is 0.
 
     Raises
     ------
@@ -231,4 +231,5 @@ def reset_peak_memory_stats() -> None:
     NotEnabledError
         If vtensor is not enabled.
     """
-    active_core().reset_peaks()
+    if not is_kept_off():
+        active_core().reset_peaks()

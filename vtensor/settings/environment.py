@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 
-from ..errors import ConfigError
+from ..errors import YES, ConfigError
 
 __all__ = ["is_set", "is_verifying"]
 
 
 def is_set(name: str) -> bool:
     """Whether an environment variable says yes."""
-    return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
+    return os.environ.get(name, "").lower() in YES
 
 
 def is_verifying() -> bool:

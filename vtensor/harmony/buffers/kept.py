@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 
 from ...addresses import storage_of
 from ..forwards import Forwards
 from .memories import Constants, Place, found, is_plain
 from .snapshots import BufferSnapshot
 
-__all__ = ["Kept"]
+__all__ = ["Kept", "let_go_of_torch"]
 
 _autograd: Any = torch._C._autograd
-_push = _autograd._push_saved_tensors_default_hooks
 _OF_TORCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _OF_TORCH += (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)  # type: ignore[assignment]
 
@@ -34,52 +33,67 @@ _OF_TORCH += (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)  # type: 
 class Kept:
     """Modules whose graph keeps copies in the place of buffers that change, until :meth:`remove`.
 
-    Of hooks of the program's own (``torch.autograd.graph.saved_tensors_hooks``, ``save_on_cpu``, checkpoints) only the
-    innermost are asked: they are given the copies.
+    Of hooks of the program's own (``torch.autograd.graph.saved_tensors_hooks``, ``save_on_cpu``) only the innermost are
+    asked: they are given the copies.
     """
 
     def __init__(self, snapshot: BufferSnapshot, constants: Constants | None, without: Collection[nn.Module]) -> None:
         self._forwards = Forwards()
-        self._running = threading.local()
+        _alive.add(self)
+        _take_torch()
         for module in snapshot.all():
             places = [place for memory in snapshot.memories(module) for place in memory.places()]
             changing = [place for place in places if _may_be_needed(place, constants)]
             if changing and module not in without:
-                self._forwards.exchange(module, self._with_copies(module.forward, changing))
-        _autograd._push_saved_tensors_default_hooks = self._push_with_copies
+                self._forwards.exchange(module, _with_copies(module.forward, changing))
 
     def remove(self) -> None:
-        """The model is as it was, and so is torch."""
-        self.put_back_torch()
+        """The model is as it was; and so is torch, if this was the last."""
         self._forwards.put_back()
+        _alive.discard(self)
+        let_go_of_torch()
 
-    @staticmethod
-    def put_back_torch() -> None:
-        """What torch does with hooks of graphs is its own again."""
-        _autograd._push_saved_tensors_default_hooks = _push
 
-    def _with_copies(self, forward: Callable[..., Any], changing: Collection[Place]) -> Callable[..., Any]:
-        def keep(*args: Any, **kwargs: Any) -> Any:
-            if not torch.is_grad_enabled():
-                return forward(*args, **kwargs)
-            around = self._changing()
-            self._running.changing = [*around, *changing]
+_alive: weakref.WeakSet[Kept] = weakref.WeakSet()
+_torchs_own: Callable[..., None] = _autograd._push_saved_tensors_default_hooks
+_running = threading.local()  # its changing buffers, where modules run
+
+
+def _take_torch() -> None:
+    global _torchs_own
+    if _autograd._push_saved_tensors_default_hooks is not _push_with_copies:
+        _torchs_own = _autograd._push_saved_tensors_default_hooks
+        _autograd._push_saved_tensors_default_hooks = _push_with_copies
+
+
+def let_go_of_torch() -> None:
+    """What torch does with hooks of graphs is its own again, once nobody is left."""
+    if not _alive and _autograd._push_saved_tensors_default_hooks is _push_with_copies:
+        _autograd._push_saved_tensors_default_hooks = _torchs_own
+
+
+def _push_with_copies(pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
+    changing: list[Place] = getattr(_running, "changing", [])
+    _torchs_own((lambda tensor: pack(_copied(tensor, changing))) if changing else pack, unpack)
+
+
+def _with_copies(forward: Callable[..., Any], changing: Collection[Place]) -> Callable[..., Any]:
+    def keep(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        around: list[Place] = getattr(_running, "changing", [])
+        pack, unpack = _autograd._top_saved_tensors_default_hooks(False) or (_same, _same)
+        _running.changing = [*around, *changing]
+        try:
+            _push_with_copies(pack, unpack)
             try:
-                with saved_tensors_hooks(*(_autograd._top_saved_tensors_default_hooks(False) or (_same, _same))):
-                    return forward(*args, **kwargs)
+                return forward(*args, **kwargs)
             finally:
-                self._running.changing = around
+                _autograd._pop_saved_tensors_default_hooks()
+        finally:
+            _running.changing = around
 
-        return functools.wraps(forward)(keep)
-
-    def _changing(self) -> list[Place]:
-        """Of modules that run in this thread."""
-        changing: list[Place] = getattr(self._running, "changing", [])
-        return changing
-
-    def _push_with_copies(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
-        changing = self._changing()
-        _push((lambda tensor: pack(_copied(tensor, changing))) if changing else pack, unpack)
+    return functools.wraps(forward)(keep)
 
 
 def _may_be_needed(place: Place, constants: Constants | None) -> bool:

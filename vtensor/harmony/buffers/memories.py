@@ -50,10 +50,16 @@ class Memory:
         compared by what they hold, too.
     copied
         Whether it is copied, whether or not that is compared.
+    compared
+        Whether what it holds is ever.
     """
 
     def __init__(
-        self, buffers: Mapping[Place, torch.Tensor | None], constants: Constants | None, copied: bool = False
+        self,
+        buffers: Mapping[Place, torch.Tensor | None],
+        constants: Constants | None,
+        copied: bool = False,
+        compared: bool = True,
     ) -> None:
         self._buffers, self._constants = dict(buffers), constants
         self._there = [buffer for buffer in self._buffers.values() if buffer is not None]
@@ -62,10 +68,10 @@ class Memory:
         """Whether its buffers are nothing but their memory."""
         self.is_empty = not self._there
         """Whether there is no buffer yet."""
-        self._by_content = self.is_plain and (
-            constants is None
-            or all(each.nbytes <= _SMALL for each in self._there)
-            or not all(map(constants.has, self._buffers))
+        self._by_content = (
+            compared
+            and self.is_plain
+            and (constants is None or all(map(is_small, self._there)) or not all(map(constants.has, self._buffers)))
         )
         self._copies: list[torch.Tensor] = []
         if copied or self._by_content:
@@ -79,9 +85,22 @@ class Memory:
         with _past_the_program(), torch.no_grad():
             return not self._by_content or all(map(_same_bytes, self._copies, self._there))
 
-    def now(self) -> Memory:
+    def is_carried_on(self) -> bool:
+        """Where its buffers lay are others, which hold what these held: caches that are made anew, or grow."""
+        held = iter(self._copies or self._there)
+        versions = iter(self._versions)
+        for place, buffer in self._buffers.items():
+            if buffer is None:
+                continue
+            now, before, version = found(place), next(held), next(versions)
+            written = now is buffer and _version(buffer) != version
+            if now is None or written or not _begins_with(now, before):
+                return False
+        return self.is_plain
+
+    def now(self, compared: bool = True) -> Memory:
         """What is there by now, to see later whether that was written."""
-        return Memory({place: found(place) for place in self._buffers}, self._constants)
+        return Memory({place: found(place) for place in self._buffers}, self._constants, compared=compared)
 
     def places(self) -> Collection[Place]:
         """Where its buffers were found."""
@@ -98,7 +117,7 @@ def memories_of(modules: Iterable[nn.Module], attributes: bool = False) -> list[
     memories: list[dict[Place, torch.Tensor | None]] = []
     by_storage: dict[int, dict[Place, torch.Tensor]] = {}
     for module in dict.fromkeys(modules):
-        others = {name: value for name, value in vars(module).items() if _is_like_a_buffer(value)} if attributes else {}
+        others = {name: each for name, each in vars(module).items() if _is_like_a_buffer(each)} if attributes else {}
         for name, buffer in {**others, **module._buffers}.items():
             if buffer is None:
                 memories.append({(module, name): None})
@@ -117,7 +136,14 @@ def memories_of(modules: Iterable[nn.Module], attributes: bool = False) -> list[
 
 
 def _is_like_a_buffer(attribute: Any) -> bool:
-    return isinstance(attribute, torch.Tensor) and is_plain(attribute) and not attribute.requires_grad
+    """Large ones are tables mostly, which nobody knows to be constant: copies in each microbatch would be slow."""
+    plain = isinstance(attribute, torch.Tensor) and is_plain(attribute)
+    return plain and is_small(attribute) and not attribute.requires_grad
+
+
+def is_small(buffer: torch.Tensor) -> bool:
+    """What it holds may be compared at any time."""
+    return buffer.nbytes <= _SMALL
 
 
 def room_of(place: Place) -> dict[str, Any]:
@@ -170,6 +196,15 @@ def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
         each.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8) for each in (one, other)
     )
     return torch.equal(first, second)
+
+
+def _begins_with(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether they are alike as far as both reach."""
+    if not is_plain(one) or one.dtype != other.dtype or one.device != other.device or one.dim() != other.dim():
+        return False
+    both = tuple(slice(min(sizes)) for sizes in zip(one.shape, other.shape, strict=True))
+    with _past_the_program(), torch.no_grad():
+        return _same_bytes(one[both], other[both])
 
 
 def _copied(buffers: Collection[torch.Tensor]) -> list[torch.Tensor]:

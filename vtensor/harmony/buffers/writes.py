@@ -5,13 +5,12 @@ while these take turns, and what a method writes, or the loss, is written while 
 
 Covers: which buffers were written while none of the modules that have them ran.
 Leaves: which modules there are (``snapshots``), when they run (whoever has the hooks), what follows from it
-(``layer_order``, ``between``).
+(``layer_order``), the same later, at little cost (``between``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 from torch import nn
 
@@ -22,13 +21,14 @@ __all__ = ["UnseenWrites"]
 
 
 class UnseenWrites:
-    """Of what these `modules` of a snapshot have, as it is when this is made.
+    """Of a snapshot's buffers, as they are when this is made.
 
     Whoever runs a module with buffers says so by :meth:`enters` and :meth:`leaves`.
     """
 
-    def __init__(self, snapshot: BufferSnapshot, modules: Iterable[nn.Module]) -> None:
+    def __init__(self, snapshot: BufferSnapshot) -> None:
         self._snapshot = snapshot
+        modules = [*snapshot.all(), *snapshot.containers]
         memories = dict.fromkeys(memory for module in modules for memory in snapshot.memories(module))
         self._known = {memory: memory for memory in memories}  # as it was left
         self._running = Counter[Memory]()
@@ -36,14 +36,14 @@ class UnseenWrites:
 
     def enters(self, module: nn.Module) -> None:
         """Its forward begins."""
-        for memory in self._of(module):
+        for memory in self._snapshot.memories(module):
             if not self._running[memory]:
                 self._look(memory)
             self._running[memory] += 1
 
     def leaves(self, module: nn.Module) -> None:
         """Its forward has ended, and what it wrote is seen."""
-        for memory in self._of(module):
+        for memory in self._snapshot.memories(module):
             self._running[memory] -= 1
             if not self._running[memory] and not self._known[memory].is_still():
                 self._known[memory] = memory.now()
@@ -55,12 +55,9 @@ class UnseenWrites:
                 self._look(memory)
         return list(self._unseen)
 
-    def _of(self, module: nn.Module) -> list[Memory]:
-        return [memory for memory in self._snapshot.memories(module) if memory in self._known]
-
     def _look(self, memory: Memory) -> None:
         known = self._known[memory]
         if not known.is_still():
-            if not known.is_empty:  # else it is made for the first time, as masks are that are kept
+            if not (known.is_empty or known.is_carried_on()):  # else it is made, or made anew, as masks are
                 self._unseen[memory] = None
             self._known[memory] = memory.now()

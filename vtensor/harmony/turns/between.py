@@ -22,9 +22,8 @@ import torch
 from torch import nn
 
 from ...errors import HarmonyError
-from ..buffers.memories import Constants, Memory
+from ..buffers.memories import Constants, Memory, Place
 from ..buffers.snapshots import BufferSnapshot
-from ..buffers.writes import UnseenWrites
 from ..forwards import in_backward
 from .stops import Stops
 from .weave import Weave
@@ -47,7 +46,9 @@ class Between:
         self._layers = list(itertools.chain(*packs))
         self.snapshot = BufferSnapshot(model, self._layers, constants)
         """Buffers as they are when the step begins."""
-        self._writes = UnseenWrites(self.snapshot, [*self.snapshot.others, *self.snapshot.containers])
+        outside = [*self.snapshot.others, *self.snapshot.containers]
+        memories = dict.fromkeys(memory for module in outside for memory in self.snapshot.memories(module))
+        self._outside = {memory: memory.now(compared=False) for memory in memories}
         self._newest: dict[Memory, int] = defaultdict(int)  # by memory of buffers: the last microbatch there
         self._calls: dict[tuple[int, nn.Module], int] = defaultdict(int)
         self._passed: dict[Any, set[int]] = defaultdict(set)  # by module and number of its call, or by parameter
@@ -90,26 +91,23 @@ class Between:
                     lambda one: one in passed or self._stops.is_forward_over(one) or self._weave.rank(one) > pack
                 )
             self._runs(module, current)
-            self._writes.enters(module)
 
         return comes
 
     def _leaves(self, module: nn.Module, *_: Any) -> None:
         current = self._weave.current()
-        if current is not None:
-            self._writes.leaves(module)
-            if not in_backward():
-                self._passed[module, self._calls[current, module]].add(current)
+        if current is not None and not in_backward():
+            self._passed[module, self._calls[current, module]].add(current)
 
-    def check(self) -> None:
-        """Between two turns: nobody wrote buffers of what takes none, but where it ran."""
-        for memory in self._writes.found():
-            module, name = next(iter(memory.places()))
-            raise HarmonyError(
-                f"a {type(module).__name__} has a buffer ({name}) that was written while its layers take turns, or "
-                "outside of its forward, which the first microbatch of all did not show: it would not be that of the "
-                "ordinary loop. Pass packs=1"
-            )
+    def unseen(self) -> Place | None:
+        """A buffer outside of layers that was written in this step although what has it was not seen to run.
+
+        As autograd counts: what the first microbatch did not show is not looked for any closer.
+        """
+        for memory, before in self._outside.items():
+            if memory not in self._newest and not (before.is_still() or before.is_empty or before.is_carried_on()):
+                return next(iter(memory.places()))
+        return None
 
     def _runs(self, module: nn.Module, current: int) -> None:
         for memory in self.snapshot.memories(module):

@@ -16,7 +16,7 @@ from torch import nn
 from ..buffers.memories import Constants, Place
 from ..buffers.snapshots import BufferSnapshot
 from ..buffers.writes import UnseenWrites
-from ..forwards import in_backward
+from ..forwards import in_backward, untraced
 
 __all__ = ["LayerOrder"]
 
@@ -39,13 +39,14 @@ class LayerOrder:
         self._ran: list[nn.Module] = []  # all calls, those of the user's checkpoints in backward among them
         self._count: list[nn.Module] = []  # those that count
         self._parts: set[nn.Module] = set()  # that ran, by themselves
-        self._writes = UnseenWrites(self._snapshot, [*self._snapshot.all(), *self._snapshot.containers])
+        self._writes = UnseenWrites(self._snapshot)
         self._handles: list[Any] = []
+        note, note_end, note_part = untraced(self._note), untraced(self._note_end), untraced(self._note_part)
         for module in dict.fromkeys([*self._layers, *self._snapshot.others]):
             # What hooks of others write, before it runs or after, is its own.
-            self._handles.append(module.register_forward_pre_hook(self._note, prepend=True))
-            self._handles.append(module.register_forward_hook(self._note_end))
-        self._handles += [part.register_forward_pre_hook(self._note_part) for part in self._snapshot.parts()]
+            self._handles.append(module.register_forward_pre_hook(note, prepend=True))
+            self._handles.append(module.register_forward_hook(note_end))
+        self._handles += [part.register_forward_pre_hook(note_part) for part in self._snapshot.parts()]
 
     def _note(self, module: nn.Module, _args: Any) -> None:
         if self._watched():

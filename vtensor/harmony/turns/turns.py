@@ -12,7 +12,7 @@ from collections.abc import Callable
 from torch import nn
 
 from ..buffers.kept import Kept
-from ..buffers.memories import Constants
+from ..buffers.memories import Constants, Place
 from .again import Again
 from .between import Between
 from .stops import Stops
@@ -63,16 +63,9 @@ class Turns:
         layers = itertools.chain(*packs[:-1]) if self._recompute else ()
         return [each for each in layers if self._here is None or self._here(each)]
 
-    def check(self) -> None:
-        """Between two turns.
-
-        Raises
-        ------
-        HarmonyError
-            If something happened that has no order by turns.
-        """
-        if self._between is not None:
-            self._between.check()
+    def unseen(self) -> Place | None:
+        """A buffer that was written, and has no order by turns."""
+        return None if self._between is None else self._between.unseen()
 
     def forward_is_over(self, microbatch: int) -> None:
         """Of the microbatch."""
