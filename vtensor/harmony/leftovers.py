@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .buffers.kept import let_go_of_torch
+from .buffers.kept import forget_kept
 from .forwards import put_back_all
 
 __all__ = ["Leftovers"]
@@ -44,7 +44,7 @@ class Leftovers:
         self._may_be = False
 
     def _take_away(self) -> None:
-        let_go_of_torch()
+        forget_kept(self._model)
         for module in self._model.modules():
             put_back_all(module)
             for name in _OF_MODULES:

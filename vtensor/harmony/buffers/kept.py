@@ -23,7 +23,7 @@ from ..forwards import Forwards
 from .memories import Constants, Place, found, is_plain
 from .snapshots import BufferSnapshot
 
-__all__ = ["Kept", "let_go_of_torch"]
+__all__ = ["Kept", "forget_kept"]
 
 _autograd: Any = torch._C._autograd
 _OF_TORCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -39,19 +39,33 @@ class Kept:
 
     def __init__(self, snapshot: BufferSnapshot, constants: Constants | None, without: Collection[nn.Module]) -> None:
         self._forwards = Forwards()
-        _alive.add(self)
-        _take_torch()
+        self.modules: dict[nn.Module, list[Place]] = {}
+        """With those of their buffers that change."""
         for module in snapshot.all():
             places = [place for memory in snapshot.memories(module) for place in memory.places()]
             changing = [place for place in places if _may_be_needed(place, constants)]
             if changing and module not in without:
-                self._forwards.exchange(module, _with_copies(module.forward, changing))
+                self.modules[module] = changing
+        if self.modules:
+            _alive.add(self)
+            _take_torch()
+        for module, changing in self.modules.items():
+            self._forwards.exchange(module, _with_copies(module.forward, changing))
 
     def remove(self) -> None:
         """The model is as it was; and so is torch, if this was the last."""
         self._forwards.put_back()
         _alive.discard(self)
-        let_go_of_torch()
+        _let_go_of_torch()
+
+
+def forget_kept(model: nn.Module) -> None:
+    """No step of the model is under way any more, whether or not what it made was removed."""
+    modules = set(model.modules())
+    for kept in list(_alive):
+        if not modules.isdisjoint(kept.modules):
+            _alive.discard(kept)
+    _let_go_of_torch()
 
 
 _alive: weakref.WeakSet[Kept] = weakref.WeakSet()
@@ -66,7 +80,7 @@ def _take_torch() -> None:
         _autograd._push_saved_tensors_default_hooks = _push_with_copies
 
 
-def let_go_of_torch() -> None:
+def _let_go_of_torch() -> None:
     """What torch does with hooks of graphs is its own again, once nobody is left."""
     if not _alive and _autograd._push_saved_tensors_default_hooks is _push_with_copies:
         _autograd._push_saved_tensors_default_hooks = _torchs_own
