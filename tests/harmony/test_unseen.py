@@ -16,7 +16,7 @@ from torch.nn.functional import batch_norm
 import vtensor
 from vtensor import HarmonyError
 
-from .test_statistics import check
+from .test_statistics import check, loss
 
 
 class Scale(nn.Module):
@@ -142,7 +142,7 @@ class Growing(Net):
 def test_a_table_that_grows_keeps_nobody_from_taking_turns(caplog: pytest.LogCaptureFixture) -> None:
     model = Growing()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = vtensor.Harmony(model, optimizer, loss=lambda model, x: model(x).square().mean(), microbatches=4, packs=4)
+    trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=4, packs=4)
     for rows in (16, 8, 24, 32):
         trainer.step(torch.ones(rows, 8))
     assert "take none" not in caplog.text and len(trainer.packs) == 4 and len(model.table) == 8
@@ -152,9 +152,7 @@ def test_two_trainers_at_once_keep_their_own_copies() -> None:
     def train(seed: int) -> list[torch.Tensor]:
         model = models[seed]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        trainer = vtensor.Harmony(
-            model, optimizer, loss=lambda model, x: model(x).square().mean(), microbatches=4, packs=4
-        )
+        trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=4, packs=4)
         for step in range(8):
             trainer.step(torch.randn(16, 8, generator=torch.Generator().manual_seed(step)))
         return [value.clone() for value in model.state_dict().values()]
@@ -212,21 +210,21 @@ def test_graphs_keep_copies_whatever_the_program_does_with_them(
 
 def test_hooks_around_the_whole_loss_are_given_copies() -> None:
     def train(harmony: bool) -> list[torch.Tensor]:
-        def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        def hooked(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
             with save_on_cpu():
-                return model(x).square().mean()
+                return loss(model, x)
 
         torch.manual_seed(0)
         model = Net(Scale)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=4, packs=4)
+        trainer = vtensor.Harmony(model, optimizer, loss=hooked, microbatches=4, packs=4)
         for step in range(3):
             batch = torch.randn(8, 8, generator=torch.Generator().manual_seed(step)) * torch.arange(1, 9)[:, None]
             if harmony:
                 trainer.step(batch)
                 continue
             for part in batch.chunk(4):
-                (loss(model, part) / 4).backward()
+                (hooked(model, part) / 4).backward()
             optimizer.step()
             optimizer.zero_grad()
         return [value.clone() for value in model.state_dict().values()]
@@ -259,7 +257,7 @@ def test_what_is_written_unseen_only_later_is_an_error() -> None:
 
     model = Later()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = vtensor.Harmony(model, optimizer, loss=lambda model, x: model(x).square().mean(), microbatches=4, packs=4)
+    trainer = vtensor.Harmony(model, optimizer, loss=loss, microbatches=4, packs=4)
     trainer.step(torch.ones(8, 8))
     model.writes = True
     before = [parameter.clone() for parameter in model.parameters()]

@@ -66,12 +66,10 @@ class Memory:
         self._versions = [_version(buffer) for buffer in self._there]
         self.is_plain = all(map(is_plain, self._there))
         """Whether its buffers are nothing but their memory."""
-        self.is_empty = not self._there
-        """Whether there is no buffer yet."""
         self._by_content = (
             compared
             and self.is_plain
-            and (constants is None or all(map(is_small, self._there)) or not all(map(constants.has, self._buffers)))
+            and (constants is None or all(map(_is_small, self._there)) or not all(map(constants.has, self._buffers)))
         )
         self._copies: list[torch.Tensor] = []
         if copied or self._by_content:
@@ -86,7 +84,7 @@ class Memory:
             return not self._by_content or all(map(_same_bytes, self._copies, self._there))
 
     def is_carried_on(self) -> bool:
-        """Where its buffers lay are others, which hold what these held: caches that are made anew, or grow."""
+        """Where its buffers lay, if there were any, are others that hold what these held: caches are made, and grow."""
         held = iter(self._copies or self._there)
         versions = iter(self._versions)
         for place, buffer in self._buffers.items():
@@ -138,10 +136,10 @@ def memories_of(modules: Iterable[nn.Module], attributes: bool = False) -> list[
 def _is_like_a_buffer(attribute: Any) -> bool:
     """Large ones are tables mostly, which nobody knows to be constant: copies in each microbatch would be slow."""
     plain = isinstance(attribute, torch.Tensor) and is_plain(attribute)
-    return plain and is_small(attribute) and not attribute.requires_grad
+    return plain and _is_small(attribute) and not attribute.requires_grad
 
 
-def is_small(buffer: torch.Tensor) -> bool:
+def _is_small(buffer: torch.Tensor) -> bool:
     """What it holds may be compared at any time."""
     return buffer.nbytes <= _SMALL
 

@@ -58,6 +58,6 @@ class UnseenWrites:
     def _look(self, memory: Memory) -> None:
         known = self._known[memory]
         if not known.is_still():
-            if not (known.is_empty or known.is_carried_on()):  # else it is made, or made anew, as masks are
+            if not known.is_carried_on():
                 self._unseen[memory] = None
             self._known[memory] = memory.now()

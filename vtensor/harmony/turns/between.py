@@ -105,7 +105,7 @@ class Between:
         As autograd counts: what the first microbatch did not show is not looked for any closer.
         """
         for memory, before in self._outside.items():
-            if memory not in self._newest and not (before.is_still() or before.is_empty or before.is_carried_on()):
+            if memory not in self._newest and not (before.is_still() or before.is_carried_on()):
                 return next(iter(memory.places()))
         return None
 
