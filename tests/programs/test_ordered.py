@@ -151,14 +151,16 @@ def test_what_is_absent_comes_back_with_disable(late: bool) -> None:
         assert torch.equal(tensor, torch.full((2048,), float(i)))
 
 
-def test_a_plan_is_followed_to_the_chunk(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("link", [1e9, 1e8])
+def test_a_plan_is_followed_to_the_chunk(late: bool, link: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """What only backward uses (the indices of a pool) leaves when the plan says so, though no operation had it as an
-    argument by then. As long as it did not, hundreds of others sat on wrong seats in each iteration."""
+    argument by then. As long as it did not, hundreds of others sat on wrong seats in each iteration. Some leaves are of
+    clean chunks, which nothing copies: more of them the slower the link, and how many differs between machines."""
 
-    def slow_link(config: Config, *_: object) -> lgm.Device:
-        return lgm.Device(config.budget_chunks, 1e9, 1e9)
+    def found_device(config: Config, *_: object) -> lgm.Device:
+        return lgm.Device(config.budget_chunks, link, link)
 
-    monkeypatch.setattr("vtensor.planning.planner.found_device", slow_link)
+    monkeypatch.setattr("vtensor.planning.planner.found_device", found_device)
     sizes = {"embedding_size": 32, "hidden_sizes": [64, 128], "depths": [2, 2]}
     torch.manual_seed(0)
     model = transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes))
@@ -188,4 +190,5 @@ def test_a_plan_is_followed_to_the_chunk(late: bool, monkeypatch: pytest.MonkeyP
         return int(after[name] - before[name])
 
     assert spent("planned_iterations") == 1
-    assert spent("evictions") + spent("discards") == plan.prediction.out_chunks > 100
+    assert spent("evictions") == plan.prediction.out_chunks > 100
+    assert spent("evictions") + spent("discards") == plan.out_chunks
