@@ -115,7 +115,7 @@ HARMONY = [
 ]
 HARMONY_ROOMS = {  # the modules of each package of vtensor/harmony/
     "processes": [{"wire", "replicas"}, {"mail"}, {"whole"}, {"__init__"}],
-    "buffers": [{"memories"}, {"copies", "snapshots"}, {"kept", "writes"}, {"__init__"}],
+    "buffers": [{"memories"}, {"copies", "snapshots", "weights"}, {"kept", "writes"}, {"__init__"}],
     "hosting": [{"host_memory"}, {"neighbours"}, {"hosted"}, {"__init__"}],
     "turns": [{"weave", "again", "layer_order"}, {"stops"}, {"between"}, {"turns"}, {"__init__"}],
     "pipeline": [

@@ -152,6 +152,25 @@ def test_ctrl_c_everywhere(model: Small, recompute: bool) -> None:
     _interrupts(model, recompute, slice(None))
 
 
+def test_a_layer_that_does_something_else_when_it_runs_again() -> None:
+    class Caching(nn.Linear):
+        """As those do that fill a cache of keys and values."""
+
+        def __init__(self) -> None:
+            super().__init__(8, 8)
+            self.seen: list[torch.Tensor] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen.append(x)
+            return super().forward(torch.cat(self.seen))[-len(x) :]
+
+    model = nn.Sequential(*(Caching() for _ in range(3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = vtensor.Harmony(model, optimizer, loss=loss_of, microbatches=2, packs=3, recompute=True)
+    with pytest.raises(HarmonyError, match=r"did something else when it ran again .* use_cache=False"):
+        trainer.step(torch.randn(4, 8))
+
+
 @pytest.mark.parametrize("update", ["packs", "together"])
 def test_a_loss_that_goes_backward_twice(model: Small, update: str) -> None:
     def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:

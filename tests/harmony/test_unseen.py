@@ -248,6 +248,50 @@ def test_a_second_run_finds_attributes_that_are_written_in_place_as_the_first_di
     check(lambda: nn.Sequential(*(Attribute() for _ in range(4))), recompute=True)
 
 
+class Momentum(nn.Module):
+    """MoCo: the other encoder's weights follow, past autograd, before each forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online, self.slow = Net(), Net().requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for slow, online in zip(self.slow.parameters(), self.online.parameters(), strict=True):
+            slow.data.mul_(0.9).add_(online.data, alpha=0.1)
+        return self.online(x) - self.slow(x)
+
+
+class Stepping(Net):
+    """A weight is updated in backward, as soon as its gradient is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def update(weight: torch.Tensor) -> None:
+            weight.data.sub_(weight.grad, alpha=0.1)
+
+        self.layers[1].weight.register_post_accumulate_grad_hook(update)
+
+
+@pytest.mark.parametrize("make", [Momentum, Stepping])
+def test_layers_take_no_turns_while_weights_are_written(
+    make: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
+) -> None:
+    check(make)
+    assert "weights are written in forward or backward" in caplog.text
+
+
+def test_weights_that_only_move_keep_nobody_from_taking_turns(caplog: pytest.LogCaptureFixture) -> None:
+    class Flattened(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for weight in self.parameters():
+                weight.data = weight.detach().clone()
+            return super().forward(x)
+
+    check(Flattened)
+    assert "take none" not in caplog.text
+
+
 def test_what_is_written_unseen_only_later_is_an_error() -> None:
     class Later(Root):
         writes = False

@@ -6,6 +6,7 @@ Leaves: finding layers (``layers``), watching them run (``stops``), cutting rows
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -82,9 +83,9 @@ class Packing:
 
     def order_by(self, order: LayerOrder) -> None:
         """From now on layers are those that can take turns, in the order in which they ran."""
-        found, self.layers, self.ordered = len(self.layers), order.once(), True
-        self.constants = order.constants()
-        unseen = order.unseen()
+        found, unseen, weights = len(self.layers), order.unseen(), order.weights()
+        none = self.layers if weights else itertools.chain(*unseen.values())
+        self.layers, self.constants, self.ordered = order.once(none), order.constants(), True
         for module in dict.fromkeys(module for module, _ in unseen):
             names = {name: layers for (each, name), layers in unseen.items() if each is module}
             log.warning(
@@ -92,9 +93,17 @@ class Packing:
                 "order by turns would be the ordinary loop's, so %d layers take none",
                 type(module).__name__, ", ".join(names), max(map(len, names.values())),
             )  # fmt: skip
+        if weights:
+            module, name = weights[0]
+            log.warning(
+                "Harmony: weights are written in forward or backward, and not by its optimizer (the %s of %s; %d in "
+                "all), as MoCo's momentum encoder is. No order by turns would be the ordinary loop's, so %d layers "
+                "take none",
+                name, type(module).__name__, len(weights), found,
+            )  # fmt: skip
         if found and not order.ran:
             log.warning("Harmony: none of the layers it found is called, so none can take turns; layers= names others")
-        elif found and not self.layers and not unseen:
+        elif found and not self.layers and not unseen and not weights:
             log.warning(
                 "Harmony: every layer ran more than once, or between two runs of what changes its buffers, so none can "
                 "take turns; layers= names others"

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..errors import HarmonyError
 from .buffers.copies import BufferCopies
 from .generators import Generators
 from .packing import Packing
@@ -27,7 +28,7 @@ def rehearse(pipeline: Pipeline, packing: Packing, model: nn.Module, loss: Calla
     Raises
     ------
     HarmonyError
-        If the loss needs more of layers in other processes than what they return.
+        If the loss needs more of layers in other processes than what they return, or writes weights.
     """
     generators = Generators(1)
 
@@ -43,6 +44,12 @@ def rehearse(pipeline: Pipeline, packing: Packing, model: nn.Module, loss: Calla
                 found = loss()
             finally:
                 order.remove()
+            if order.weights():
+                raise HarmonyError(
+                    "the forward of this model writes weights, as MoCo's momentum encoder is written: the processes of "
+                    "a pipeline could not keep the ordinary loop's order. Make the model anew, as it was written once "
+                    "by now, and train without pipeline=True"
+                )
             packing.order_by(order)
         pipeline.place(packing.packs(), look)
         look.check(again, found, [layer for layer in packing.layers if not pipeline.here(layer)])

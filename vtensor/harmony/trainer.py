@@ -28,7 +28,7 @@ from .packing import Packing
 from .pipeline import Calls, End, Pipeline, Worker
 from .processes.replicas import Replicas
 from .rehearsal import rehearse
-from .turns.again import Again
+from .turns.again import Again, explained
 from .turns.layer_order import LayerOrder
 from .turns.turns import Turns
 from .turns.weave import Weave
@@ -231,7 +231,6 @@ class Harmony:
 
         def run(index: int) -> None:
             if order is not None and index == 1:
-                self._packing.order_by(order)
                 turns.take(self.packs, self._packing.constants)
             value = scalar(self._loss(self.model, batches[index]))
             turns.forward_is_over(index)
@@ -239,7 +238,10 @@ class Harmony:
                 calls.take_state()
             value = value / count
             losses[index] = value.detach()
-            (value if self._scaler is None else self._scaler.scale(value)).backward()
+            with explained() if self._recompute else contextlib.nullcontext():
+                (value if self._scaler is None else self._scaler.scale(value)).backward()
+            if order is not None and index == 0:
+                self._packing.order_by(order)
 
         def last() -> int:
             return 2 * len(turns.packs) + (calls is not None)
@@ -272,8 +274,6 @@ class Harmony:
                 leaving.callback(calls.remove)
             weave.run(run, count, last, between)
         generators.finish()
-        if order is not None and count == 1:
-            self._packing.order_by(order)
         loss = total([losses[index] for index in range(count)])
         if self._pipeline is not None:
             self._pipeline.end(loss)

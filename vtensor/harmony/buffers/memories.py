@@ -15,7 +15,17 @@ from torch import nn
 
 from ...addresses import storage_of
 
-__all__ = ["Constants", "Memory", "Place", "found", "is_plain", "memories_of", "room_of"]
+__all__ = [
+    "Constants",
+    "Memory",
+    "Place",
+    "bytes_of",
+    "found",
+    "is_plain",
+    "memories_of",
+    "past_the_program",
+    "room_of",
+]
 
 Place = tuple[nn.Module, str]
 """Of a buffer, or of an attribute that is like one: its module and its name there."""
@@ -80,7 +90,7 @@ class Memory:
         in_place = all(found(place) is buffer for place, buffer in self._buffers.items())
         if not in_place or [_version(buffer) for buffer in self._there] != self._versions:
             return False
-        with _past_the_program(), torch.no_grad():
+        with past_the_program(), torch.no_grad():
             return not self._by_content or all(map(_same_bytes, self._copies, self._there))
 
     def is_carried_on(self) -> bool:
@@ -157,7 +167,7 @@ def found(place: Place) -> torch.Tensor | None:
     return buffer
 
 
-def _past_the_program() -> Any:
+def past_the_program() -> Any:
     """A context in which no mode of the program's, such as a checkpoint that chooses what it saves, sees operations."""
     return torch._C._DisableTorchDispatch()
 
@@ -189,11 +199,13 @@ def _version(buffer: torch.Tensor) -> int:
     return 0 if has_none else buffer._version
 
 
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """In the order of its elements; a copy, if they do not lie so."""
+    return tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8)
+
+
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    first, second = (
-        each.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8) for each in (one, other)
-    )
-    return torch.equal(first, second)
+    return torch.equal(bytes_of(one), bytes_of(other))
 
 
 def _begins_with(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -201,15 +213,15 @@ def _begins_with(one: torch.Tensor, other: torch.Tensor) -> bool:
     if not is_plain(one) or one.dtype != other.dtype or one.device != other.device or one.dim() != other.dim():
         return False
     both = tuple(slice(min(sizes)) for sizes in zip(one.shape, other.shape, strict=True))
-    with _past_the_program(), torch.no_grad():
+    with past_the_program(), torch.no_grad():
         return _same_bytes(one[both], other[both])
 
 
 def _copied(buffers: Collection[torch.Tensor]) -> list[torch.Tensor]:
     """One for each; copies of what overlaps overlap, and of one tensor there is one."""
     different = {id(buffer): buffer for buffer in buffers}
-    past_the_program = _past_the_program() if all(map(is_plain, buffers)) else contextlib.nullcontext()
-    with past_the_program, torch.no_grad():
+    outside = past_the_program() if all(map(is_plain, buffers)) else contextlib.nullcontext()
+    with outside, torch.no_grad():
         if len(different) == 1:
             made = {key: buffer.detach().clone() for key, buffer in different.items()}
         else:

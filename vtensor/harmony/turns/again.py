@@ -8,13 +8,14 @@ Leaves: buffers as in the first run (``buffers``); making single tensors again, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from ...errors import HarmonyError
 from ..buffers.copies import BufferCopies
@@ -22,7 +23,7 @@ from ..buffers.memories import Constants
 from ..buffers.snapshots import BufferSnapshot
 from ..forwards import Forwards, in_backward
 
-__all__ = ["Again"]
+__all__ = ["Again", "explained"]
 
 
 class Again:
@@ -36,6 +37,25 @@ class Again:
     def remove(self) -> None:
         """The model is as it was."""
         self._forwards.put_back()
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Around a backward in which layers run again.
+
+    Raises
+    ------
+    HarmonyError
+        With what may be done, if one did something else than in its first run.
+    """
+    try:
+        yield
+    except CheckpointError as error:
+        raise HarmonyError(
+            "with recompute=True a layer did something else when it ran again than at first, as those of transformers "
+            "do that fill a cache: let loss= call the model with use_cache=False, leave such layers out of layers=, or "
+            "do without recompute=True"
+        ) from error
 
 
 def _twice(layer: nn.Module, forward: Callable[..., Any], constants: Constants | None) -> Callable[..., Any]:

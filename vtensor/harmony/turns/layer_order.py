@@ -1,6 +1,6 @@
 """In which order layers run, as the first microbatch of all shows it.
 
-Covers: which layers can take turns; buffers that are constant, and that are written unseen.
+Covers: which layers can take turns; buffers that are constant, and that are written unseen; weights that are written.
 Leaves: packs of them (``packing``), layers that turn out to run otherwise later (``between``).
 """
 
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import nn
 
 from ..buffers.memories import Constants, Place
 from ..buffers.snapshots import BufferSnapshot
+from ..buffers.weights import WeightSums
 from ..buffers.writes import UnseenWrites
 from ..forwards import in_backward, untraced
 
@@ -39,7 +40,7 @@ class LayerOrder:
         self._ran: list[nn.Module] = []  # all calls, those of the user's checkpoints in backward among them
         self._count: list[nn.Module] = []  # those that count
         self._parts: set[nn.Module] = set()  # that ran, by themselves
-        self._writes = UnseenWrites(self._snapshot)
+        self._writes, self._weights = UnseenWrites(self._snapshot), WeightSums(model)
         self._handles: list[Any] = []
         note, note_end, note_part = untraced(self._note), untraced(self._note_end), untraced(self._note_part)
         for module in dict.fromkeys([*self._layers, *self._snapshot.others]):
@@ -84,17 +85,21 @@ class LayerOrder:
             found[next(iter(memory.places()))] = list(itertools.chain(*contained))
         return found
 
+    def weights(self) -> list[Place]:
+        """Those that were written: no layer can take turns then."""
+        return self._weights.changed()
+
     def constants(self) -> Constants:
         """Buffers that nobody wrote although what has them ran."""
         return self._snapshot.constants(self._parts)
 
-    def once(self) -> list[nn.Module]:
+    def once(self, without: Iterable[nn.Module] = ()) -> list[nn.Module]:
         """Layers that ran once, in that order; those that did not run stay behind those they were behind.
 
         Not those that ran before something changed its buffers again: no other microbatch may come in between. Nor
-        those that run while something changes its buffers of which nobody sees when.
+        these.
         """
-        again = set[nn.Module](itertools.chain(*self.unseen().values()))
+        again = set(without)
         for memory in self._snapshot.changed():
             holders = self._snapshot.holders(memory)
             calls = [k for k, ran in enumerate(self._ran) if ran in holders]
