@@ -5,7 +5,7 @@ each other. The process gives way to others where it is told to, and ends when n
 gone.
 
 Covers: the process, and what goes through the pipes: pickles, each after its length.
-Leaves: starting it and what happens where it cannot be started (``vtensor/planning/analysis.py``).
+Leaves: starting it and what happens where it cannot be started (``vtensor/planning/helper.py``).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 import torch
 
-# Hundreds of sessions would ask a process for a plan each, while tests take all cores (test_analysis.py does).
+# Hundreds of sessions would ask a process for a plan each, while tests take all cores (test_helper.py does).
 os.environ.setdefault("VTENSOR_ANALYSIS", "here")
 
 import vtensor

@@ -15,7 +15,7 @@ import lgm
 from lgm import mix
 from lgm.planning import planner, relief
 from vtensor.planning import stages
-from vtensor.planning.analysis import analyze_here
+from vtensor.planning.helper import analyze_here
 
 __all__ = ["plans_in_haste"]
 

@@ -60,7 +60,7 @@ ROOMS = {  # the modules of each package of vtensor/
     ],
     "planning": [
         {"background", "marker", "recordings"},
-        {"journal", "speeds", "analysis", "plans"},
+        {"journal", "speeds", "helper", "plans"},
         {"stages"},
         {"maker"},
         {"planner"},

@@ -15,7 +15,7 @@ import lgm
 from .. import native
 from ..errors import NotEnabledError
 from ..settings.config import Config
-from .analysis import begin
+from .helper import begin
 from .journal import Journal
 from .planner import Planner
 from .plans import install, recording_of

@@ -2,7 +2,7 @@
 
 Covers: the thread that waits for a plan (or for what ``policy="delta"`` brings in time), whether it still is for what
 the session is by then, the words where there is none.
-Leaves: of which iterations (``planner``), the analysis (``analysis``, :mod:`lgm`), which plans (``stages``), how the
+Leaves: of which iterations (``planner``), the analysis (``helper``, :mod:`lgm`), which plans (``stages``), how the
 core takes them (``plans``) and follows them (``kernels/iteration/plan_runner.h``).
 """
 
@@ -22,8 +22,8 @@ from lgm.timing.prefetch import prefetch
 from ..logs import log
 from ..settings.config import Config
 from ..settings.sizes import format_bytes
-from .analysis import Abandoned, abandon, begin
 from .background import Background
+from .helper import Abandoned, abandon, begin
 from .plans import install, install_arrivals, to_plan_for
 from .recordings import Recording, make_recording
 from .stages import plans

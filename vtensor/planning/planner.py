@@ -19,7 +19,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from ..logs import ours_only
 from ..settings.config import Config
-from .analysis import abandon, prepare
+from .helper import abandon, prepare
 from .journal import Journal
 from .maker import PlanMaker
 from .marker import Marker, Rank

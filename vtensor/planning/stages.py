@@ -2,7 +2,7 @@
 
 Covers: a plan that only copies before one that does both; a plan for more than the budget, where nothing is copied and
 too little can be made again.
-Leaves: who makes them (``analysis``), when (``planner``), how (:mod:`lgm`).
+Leaves: who makes them (``helper``), when (``planner``), how (:mod:`lgm`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import lgm
 from lgm.mix import is_enough, only_computes
 from lgm.planning.oversize import beyond, within
 
-from .analysis import FEW, Busy, analyze, analyze_here, is_beside
+from .helper import FEW, Busy, analyze, analyze_here, is_beside
 
 __all__ = ["plans"]
 

@@ -25,7 +25,8 @@ import vtensor
 from lgm.helper import framed
 from lgm.iteration import analyze_lifetimes
 from vtensor import planning
-from vtensor.planning import analysis, speeds, stages, traces
+from vtensor.planning import helper as module
+from vtensor.planning import speeds, stages, traces
 
 TRACE = Path(__file__).resolve().parent.parent.parent / "traces" / "unet.npz"
 
@@ -39,10 +40,10 @@ def question(share: float = 0.5) -> tuple[lgm.Trace, lgm.Device]:
 @pytest.fixture(autouse=True)
 def helper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.delenv("VTENSOR_ANALYSIS", raising=False)
-    before, analysis._helper = analysis._helper, analysis._Helper()
-    yield analysis._helper
-    analysis._helper.end()
-    analysis._helper = before
+    before, module._helper = module._helper, module._Helper()
+    yield module._helper
+    module._helper.end()
+    module._helper = before
 
 
 def pid(helper: Any) -> int:
@@ -53,13 +54,13 @@ def pid(helper: Any) -> int:
 def test_a_plan_is_the_one_that_would_be_made_here(helper: Any) -> None:
     helper._aside = False
     trace, device = question()
-    plan = analysis.analyze(trace, device, "never")
+    plan = module.analyze(trace, device, "never")
     lgm.validate(plan)
     first = pid(helper)
     here = lgm.analyze(trace, device)
     assert plan.out_chunks > 0
     assert plan.prediction.step_seconds == pytest.approx(here.prediction.step_seconds, rel=0.05)
-    again = analysis.analyze(trace, device, "auto")
+    again = module.analyze(trace, device, "auto")
     lgm.validate(again)
     assert pid(helper) == first  # one process for all
 
@@ -74,25 +75,25 @@ def test_the_process_needs_no_torch(helper: Any) -> None:
             net(torch.ones(256, 256)).sum().backward()
             optimizer.step()
         recorded = traces.recorded_trace()
-        analysis.analyze(recorded, lgm.Device(int(analyze_lifetimes(recorded).peak * 0.8), 1e9, 1e9), "never")
+        module.analyze(recorded, lgm.Device(int(analyze_lifetimes(recorded).peak * 0.8), 1e9, 1e9), "never")
     assert "torch" not in Path(f"/proc/{pid(helper)}/maps").read_text()
 
 
 def test_what_cannot_be_planned_is_said_as_here() -> None:
     trace, device = question(0.01)
     with pytest.raises(lgm.InfeasibleError, match="The smallest budget that works is") as found:
-        analysis.analyze(trace, device, "auto")
+        module.analyze(trace, device, "auto")
     assert found.value.needed > found.value.budget
     with pytest.raises(RuntimeError, match="recompute='nonsense' is unknown"):
-        analysis.analyze(trace, device, "nonsense")  # type: ignore[arg-type]
+        module.analyze(trace, device, "nonsense")  # type: ignore[arg-type]
 
 
 def test_one_that_was_killed_is_begun_again(helper: Any) -> None:
     trace, device = question()
-    analysis.analyze(trace, device, "never")
+    module.analyze(trace, device, "never")
     first = pid(helper)
     os.kill(first, signal.SIGKILL)
-    lgm.validate(analysis.analyze(trace, device, "never"))
+    lgm.validate(module.analyze(trace, device, "never"))
     assert pid(helper) != first
 
 
@@ -101,25 +102,25 @@ def test_without_a_process_the_thread_does_it(
 ) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     trace, device = question()
-    lgm.validate(analysis.analyze(trace, device, "never"))
+    lgm.validate(module.analyze(trace, device, "never"))
     assert helper._process is None
     assert not helper.works
     monkeypatch.setenv("VTENSOR_ANALYSIS", "here")
-    assert not analysis._Helper().works
+    assert not module._Helper().works
     monkeypatch.setenv("VTENSOR_ANALYSIS", "Here")
-    assert analysis._Helper().works and "VTENSOR_ANALYSIS=Here is unknown; there is 'here' only" in caplog.text
+    assert module._Helper().works and "VTENSOR_ANALYSIS=Here is unknown; there is 'here' only" in caplog.text
 
 
 def test_nobody_waits_for_a_plan_that_nobody_wants(helper: Any) -> None:
     trace, device = question()
     helper._aside = False
-    analysis.analyze(trace, device, "never")
+    module.analyze(trace, device, "never")
     os.kill(pid(helper), signal.SIGSTOP)  # it would never answer
     caught: list[BaseException] = []
 
     def ask() -> None:
         try:
-            analysis.analyze(trace, device, "auto")
+            module.analyze(trace, device, "auto")
         except BaseException as error:
             caught.append(error)
 
@@ -127,13 +128,13 @@ def test_nobody_waits_for_a_plan_that_nobody_wants(helper: Any) -> None:
     thread.start()
     while not helper._asking.locked():
         time.sleep(0.01)
-    analysis.abandon()
+    module.abandon()
     thread.join(60)
-    assert [type(error) for error in caught] == [analysis.Abandoned]
-    with pytest.raises(analysis.Abandoned):
-        analysis.analyze(trace, device, "never")
-    analysis.begin()
-    lgm.validate(analysis.analyze(trace, device, "never"))
+    assert [type(error) for error in caught] == [module.Abandoned]
+    with pytest.raises(module.Abandoned):
+        module.analyze(trace, device, "never")
+    module.begin()
+    lgm.validate(module.analyze(trace, device, "never"))
 
 
 def test_a_plan_that_only_copies_comes_first_and_the_other_if_it_is_better() -> None:
@@ -210,55 +211,55 @@ def test_a_thread_of_the_program_makes_nothing_but_a_first_plan_of_few_operation
 
 def test_a_forked_child_has_one_of_its_own(helper: Any) -> None:
     trace, device = question()
-    analysis.analyze(trace, device, "never")
+    module.analyze(trace, device, "never")
     theirs = pid(helper)
     child = os.fork()
     if child == 0:
         try:
-            lgm.validate(analysis.analyze(trace, device, "never"))
-            mine = pid(analysis._helper)
-            analysis._helper.end()
+            lgm.validate(module.analyze(trace, device, "never"))
+            mine = pid(module._helper)
+            module._helper.end()
             os._exit(0 if mine != theirs else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    lgm.validate(analysis.analyze(trace, device, "never"))
+    lgm.validate(module.analyze(trace, device, "never"))
     assert pid(helper) == theirs
 
 
 def test_where_no_core_is_ever_idle_it_takes_turns(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, device = question()
-    monkeypatch.setattr("vtensor.planning.analysis._WHILE", 0.0)
+    monkeypatch.setattr("vtensor.planning.helper._WHILE", 0.0)
     spent = itertools.count(0.0, -1.0)
-    monkeypatch.setattr("vtensor.planning.analysis._seconds", lambda _pid: next(spent))
-    lgm.validate(analysis.analyze(trace, device, "never", urgent=False))
+    monkeypatch.setattr("vtensor.planning.helper._seconds", lambda _pid: next(spent))
+    lgm.validate(module.analyze(trace, device, "never", urgent=False))
     assert not helper._aside
     assert os.sched_getscheduler(pid(helper)) == os.SCHED_OTHER
     assert os.getpriority(os.PRIO_PROCESS, pid(helper)) > os.getpriority(os.PRIO_PROCESS, 0)
-    with pytest.raises(analysis.Busy):
-        analysis.analyze(trace, device, "never", urgent=False, turns=False)
+    with pytest.raises(module.Busy):
+        module.analyze(trace, device, "never", urgent=False, turns=False)
 
 
 def test_the_first_plan_waits_for_no_idle_core(helper: Any) -> None:
     """For most of a second it was looked whether one is, and then begun again: six steps of a small GPT-2."""
     trace, device = question()
-    lgm.validate(analysis.analyze(trace, device, "never", urgent=False))
+    lgm.validate(module.analyze(trace, device, "never", urgent=False))
     gives_way = pid(helper)
-    lgm.validate(analysis.analyze(trace, device, "never"))
+    lgm.validate(module.analyze(trace, device, "never"))
     assert pid(helper) != gives_way
     assert os.sched_getscheduler(pid(helper)) == os.SCHED_OTHER
     assert os.getpriority(os.PRIO_PROCESS, pid(helper)) == os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_the_process_is_there_before_it_is_asked(helper: Any) -> None:
-    analysis.prepare(analysis.FEW)
+    module.prepare(module.FEW)
     deadline = time.monotonic() + 60
     while helper._process is None or helper._asking.locked():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     first = pid(helper)
     trace, device = question()
-    lgm.validate(analysis.analyze(trace, device, "never"))
+    lgm.validate(module.analyze(trace, device, "never"))
     assert pid(helper) == first
 
 
@@ -285,12 +286,12 @@ def test_it_is_begun_where_something_leaves(
 def test_none_is_begun_for_a_moments_work(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: begun.append(thread.name))
-    analysis.prepare(analysis.FEW // 2)
+    module.prepare(module.FEW // 2)
     assert not begun
-    analysis.prepare(analysis.FEW)
+    module.prepare(module.FEW)
     assert begun == ["vtensor-helper"]
     helper.works = False
-    analysis.prepare(analysis.FEW)
+    module.prepare(module.FEW)
     assert len(begun) == 1
 
 
@@ -309,23 +310,23 @@ def test_a_question_larger_than_a_pipe_waits_for_no_reader(helper: Any, monkeypa
         return process
 
     monkeypatch.setattr(helper, "_begin", begin_one_that_never_reads)
-    lgm.validate(analysis.analyze(trace, device, "never", urgent=False))
+    lgm.validate(module.analyze(trace, device, "never", urgent=False))
     assert not helper._aside
     assert pid(helper) not in stopped
 
 
 def test_it_runs_where_cores_are_idle(helper: Any) -> None:
     trace, device = question()
-    lgm.validate(analysis.analyze(trace, device, "never", urgent=False))
+    lgm.validate(module.analyze(trace, device, "never", urgent=False))
     if helper._aside:  # this machine may be busy
         assert os.sched_getscheduler(pid(helper)) == os.SCHED_IDLE
-    assert 0 < analysis._seconds(pid(helper)) < 60
-    assert analysis._seconds(2**30) == float("inf")
+    assert 0 < module._seconds(pid(helper)) < 60
+    assert module._seconds(2**30) == float("inf")
 
 
 def test_it_ends_with_who_asked(helper: Any) -> None:
     trace, device = question()
-    analysis.analyze(trace, device, "never")
+    module.analyze(trace, device, "never")
     process = helper._process
     process.stdin.close()
     assert process.wait(60) == 0
@@ -334,15 +335,15 @@ def test_it_ends_with_who_asked(helper: Any) -> None:
 def test_a_program_that_ends_meanwhile_ends_at_once_and_without_a_word() -> None:
     script = """
 import threading, time, lgm
-from vtensor.planning import analysis
+from vtensor.planning import helper as module
 trace = lgm.load_trace({trace!r})
 def ask():
     try:
-        analysis.analyze(trace, lgm.Device(200, 1e8, 1e8), "auto")
-    except analysis.Abandoned:
+        module.analyze(trace, lgm.Device(200, 1e8, 1e8), "auto")
+    except module.Abandoned:
         pass
 threading.Thread(target=ask, daemon=True).start()
-while analysis._helper._process is None:
+while module._helper._process is None:
     time.sleep(0.01)
 time.sleep(0.2)
 print("ends")
@@ -470,16 +471,16 @@ def test_who_makes_a_plan_stops_when_another_is_wanted(helper: Any) -> None:
         def ask() -> None:
             trace, device = question()
             asked.set()
-            with pytest.raises(analysis.Abandoned):
+            with pytest.raises(module.Abandoned):
                 while True:
-                    analysis.analyze(trace, device, "auto")
+                    module.analyze(trace, device, "auto")
 
         maker.work.start(ask)
         assert asked.wait(60)
         vtensor.enable("2MiB")
         maker.work.wait()
-        analysis.begin()
-        lgm.validate(analysis.analyze(*question(), "never"))
+        module.begin()
+        lgm.validate(module.analyze(*question(), "never"))
 
 
 def test_a_plan_that_is_outdated_while_it_is_handed_over_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
