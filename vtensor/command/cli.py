@@ -67,7 +67,7 @@ _FOR_EXAMPLE = {"run": "--budget 4GiB ", "fit": ""}
 
 
 def _parser() -> argparse.ArgumentParser:
-    raw, usual = argparse.RawDescriptionHelpFormatter, Options()
+    raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("vtensor", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"vtensor {__version__}")
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -80,6 +80,29 @@ def _parser() -> argparse.ArgumentParser:
         return command(name, text, description, usage=_USAGE.format(name), epilog=_EPILOG)
 
     run = with_script("run", "run an unmodified script under a budget", _RUN)
+    _add_options_of_run(run)
+    fit = with_script("fit", "what a script's step would take in less memory", _FIT)
+    _add_options_of_fit(fit)
+    for sub in (run, fit):
+        _add_script(sub)
+    demo = command("demo", "train two real models on the CPU at 40 %% of their peak, in turns with plain PyTorch")
+    demo.add_argument("--fraction", type=float, default=0.4, help="budget as a fraction of the peak (default: 0.4)")
+    demo.add_argument("--steps", type=int, default=8, help="training steps per model (default, and at least: 8)")
+
+    doctor = command(
+        "doctor", "check the machine, torch, the compiler and the native core; exit code 1 if one is missing"
+    )
+    build = command("build", "compile the native core ahead of time", _BUILD)
+    build.add_argument("--to", metavar="DIR", help="where it is kept (default: the cache, ~/.cache/vtensor)")
+    does = {run: commands.run, fit: commands.fit, demo: commands.demo, doctor: commands.doctor, build: commands.build}
+    for sub, do in does.items():
+        # Mistakes are answered with the usage of the command they are in.
+        sub.set_defaults(fail=sub.error, do=do)
+    return parser
+
+
+def _add_options_of_run(run: argparse.ArgumentParser) -> None:
+    usual = Options()
     run.add_argument(
         "--budget",
         metavar="SIZE",
@@ -137,42 +160,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
 
-    fit = with_script("fit", "what a script's step would take in less memory", _FIT)
+
+def _add_options_of_fit(fit: argparse.ArgumentParser) -> None:
     fit.add_argument(
         "--gpu",
         choices=list(GPUS),
         help="answer for this device too, by arithmetic from the times of a processor (--device cpu)",
     )
     fit.add_argument("--numbers", choices=get_args(Numbers), help="what --gpu computes in (default: fp32)")
-    fit.add_argument("--device", choices=get_args(Device), default=usual.device, help="as in 'vtensor run'")
+    fit.add_argument("--device", choices=get_args(Device), default=Options().device, help="as in 'vtensor run'")
     fit.add_argument("--chunk", metavar="SIZE", help="as in 'vtensor run'")
     fit.add_argument("--min-size", metavar="SIZE", help="as in 'vtensor run'")
     fit.add_argument("--save-trace", metavar="FILE", help="write the iteration that is answered for")
-    for sub in (run, fit):
-        sub.add_argument(
-            "-m",
-            dest="module",
-            nargs=argparse.REMAINDER,  # options that follow are the module's, as with python -m
-            help="MODULE ARGS...: run a module, as python -m would",
-        )
-        sub.add_argument(
-            "script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGS...", help="the script and its arguments"
-        )
 
-    demo = command("demo", "train two real models on the CPU at 40 %% of their peak, in turns with plain PyTorch")
-    demo.add_argument("--fraction", type=float, default=0.4, help="budget as a fraction of the peak (default: 0.4)")
-    demo.add_argument("--steps", type=int, default=8, help="training steps per model (default, and at least: 8)")
 
-    doctor = command(
-        "doctor", "check the machine, torch, the compiler and the native core; exit code 1 if one is missing"
+def _add_script(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,  # options that follow are the module's, as with python -m
+        help="MODULE ARGS...: run a module, as python -m would",
     )
-    build = command("build", "compile the native core ahead of time", _BUILD)
-    build.add_argument("--to", metavar="DIR", help="where it is kept (default: the cache, ~/.cache/vtensor)")
-    does = {run: commands.run, fit: commands.fit, demo: commands.demo, doctor: commands.doctor, build: commands.build}
-    for sub, do in does.items():
-        # Mistakes are answered with the usage of the command they are in.
-        sub.set_defaults(fail=sub.error, do=do)
-    return parser
+    parser.add_argument(
+        "script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGS...", help="the script and its arguments"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
