@@ -30,9 +30,10 @@ std::vector<PlannedMove> Remake::take_doubted() {
 
 // --- what is seen ---------------------------------------------------------------------------------------------
 
-std::shared_ptr<Step> Remake::begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources) {
+std::shared_ptr<Step> Remake::begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources,
+                                    Range* overwritten) {
   Lock lock(mutex_);
-  return remaker_ == nullptr ? nullptr : recipes_.begin(std::move(operation), sources);
+  return remaker_ == nullptr ? nullptr : recipes_.begin(std::move(operation), sources, overwritten);
 }
 
 void Remake::end(std::shared_ptr<Step> step, std::span<Range* const> results) {
@@ -40,15 +41,20 @@ void Remake::end(std::shared_ptr<Step> step, std::span<Range* const> results) {
   for (Range* range : results) {
     if (remaker_ != nullptr && !range->exported) recipes_.made(step, *range);
   }
+  recipes_.end(*step);
   step.reset();  // under the lock: it takes itself out of what it read
 }
 
-void Remake::before_write(Range& range) {
+void Remake::before_write(Range& range, const Step* by) {
   Lock lock(mutex_);
+  recipes_.written(range, by);
   end_content(lock, range, false);
 }
 
-void Remake::lose_sight(Lock& lock, Range& range) { end_content(lock, range, true); }
+void Remake::lose_sight(Lock& lock, Range& range) {
+  recipes_.written(range, nullptr);
+  end_content(lock, range, true);
+}
 
 // What could not be made again without it is there first; where it is written unseen, all that was made of it, as it may have
 // been.

@@ -40,13 +40,15 @@ class Remake {
   bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
   // Whether what leaves without a plan is chosen by what making it again takes.
   bool weighs() const noexcept { return ground_.config.leaving != Leaving::copy; }
-  // An operation begins that can be run again. nullptr if one of its sources may change unseen.
-  std::shared_ptr<Step> begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources);
+  // An operation begins that can be run again. nullptr if one of its sources may change unseen. What it overwrites cannot be made
+  // again if others write it, too, before it ends: another part of it, in another thread.
+  std::shared_ptr<Step> begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources,
+                              Range* overwritten = nullptr);
   // It ended, and these hold its results: none, if it cannot be run again. What was begun must be ended, as what it read knows of
   // it.
   void end(std::shared_ptr<Step> step, std::span<Range* const> results);
-  // The content of a live tensor is about to be another. What was made of it is there first.
-  void before_write(Range& range);
+  // The content of a live tensor is about to be another. What was made of it is there first. `by`: the step that writes it.
+  void before_write(Range& range, const Step* by = nullptr);
   // Runs what would make a live tensor's content, and lets it be compared with what is there. False if nothing makes it.
   bool check(Range& range, const Remaker::Take& compare);
   // Drops what of it can be.

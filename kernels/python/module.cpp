@@ -28,6 +28,7 @@ void bind_session(py::module_& m) {
          const std::string& granularity, const std::string& leaving, bool raise_oversize, double link, Bytes min_size,
          bool observe_always) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
+        serve_torch();
         adopt(
             make_engine(budget_chunks, chunk, host, spill_dir, policy, granularity, leaving, raise_oversize, link, false).engine);
         attach_torch(min_size, observe_always);

@@ -23,6 +23,7 @@ void bind_probing(py::module_& m) {
       [](std::size_t budget_chunks, Bytes chunk, Bytes host, const std::string& policy, Bytes min_size, std::uint32_t seed,
          bool places, const std::string& leaving, bool strict) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
+        serve_torch();
         adopt(make_late_engine(budget_chunks, chunk, host, policy, leaving, seed, places, strict));
         set_current_stream([](Engine& engine) { return engine.streams()->lane(nullptr); });
         attach_torch(min_size, true);

@@ -48,7 +48,7 @@ std::shared_ptr<Content> Recipes::content_of(Range& range) {
 
 // --- what happens ---------------------------------------------------------------------------------------------
 
-std::shared_ptr<Step> Recipes::begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources) {
+std::shared_ptr<Step> Recipes::begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources, Range* overwritten) {
   if (std::any_of(sources.begin(), sources.end(), [](const Range* range) { return range->exported; })) return nullptr;
   auto step = std::make_shared<Step>();
   step->number = ++steps_;
@@ -57,8 +57,23 @@ std::shared_ptr<Step> Recipes::begin(std::unique_ptr<Operation> operation, std::
     step->sources.push_back(content_of(*range));
     step->sources.back()->readers.push_back(step.get());
   }
+  if (overwritten != nullptr) {
+    overwriting_.begin(*step, *overwritten);
+    update_known(*overwritten);
+  }
   return step;
 }
+
+void Recipes::written(Range& range, const Step* by) {
+  overwriting_.written(range, by, [](Step& step) { step.lost = true; });
+}
+
+void Recipes::end(const Step& step) {
+  if (Range* const range = overwriting_.end(step)) update_known(*range);
+}
+
+// Whoever writes it says so first: what it holds is known, or somebody who can be run again overwrites it.
+void Recipes::update_known(Range& range) { range.known.store(held_.contains(&range) || overwriting_.any(range)); }
 
 void Recipes::made(const std::shared_ptr<Step>& step, Range& range) {
   const std::shared_ptr<Content> content = content_of(range);
@@ -75,7 +90,7 @@ void Recipes::forget(Range& range, bool overwritten) {
   if (found == held_.end()) return;
   const std::shared_ptr<Content> content = std::move(found->second);
   held_.erase(found);
-  range.known.store(false);
+  update_known(range);
   content->holder = nullptr;
   set_dropped(*content, false);
   content->chain = chain_of(*content) + (overwritten ? kOverwriting : 0);

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "memory/range.h"
+#include "recipes/overwriting.h"
 
 namespace vt {
 
@@ -59,7 +60,7 @@ struct Step {
   std::vector<std::shared_ptr<Content>> sources;
   std::vector<Content*> results;  // nullptr: gone
   std::uint32_t needed = 0;       // results that would have to be made, and replays under way
-  bool lost = false;              // a source is
+  bool lost = false;              // a source is, or what it overwrites is written by others, too, meanwhile
   std::uint64_t ns = 0;           // what it took; 0: not known
 
   Step() = default;
@@ -79,10 +80,15 @@ class Recipes {
   static constexpr std::size_t kMostPriced = 48;
 
   // --- what happens -----------------------------------------------------------------------------------------
-  // An operation begins that reads these tensors. nullptr if it cannot be run again, as one of them may change unseen.
-  std::shared_ptr<Step> begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources);
+  // An operation begins that reads these tensors, and may overwrite another, or one of them. nullptr if it cannot be run again,
+  // as one of them may change unseen.
+  std::shared_ptr<Step> begin(std::unique_ptr<Operation> operation, std::span<Range* const> sources, Range* overwritten);
+  // The tensor is written: what steps make that overwrite it meanwhile is no longer what it will hold, but for this one's.
+  void written(Range& range, const Step* by);
   // It ended: the tensor holds its result from now on. Pre: forget(range) if it was overwritten.
   void made(const std::shared_ptr<Step>& step, Range& range);
+  // After all that it made.
+  void end(const Step& step);
   // The tensor's content ends with it, or is another from now on, if it is `overwritten`. Pre: nothing dropped needs it, or it
   // can be made; nothing of it is dropped unless it is freed.
   void forget(Range& range, bool overwritten);
@@ -131,6 +137,7 @@ class Recipes {
 
  private:
   Content* find(const Range& range) const;
+  void update_known(Range& range);
   std::shared_ptr<Content> content_of(Range& range);
   void update(Content& content);
   void need(Step& step);
@@ -143,6 +150,7 @@ class Recipes {
   void set_dropped(Content& content, bool dropped, std::optional<std::uint64_t> worth_ns = {});
 
   std::unordered_map<const Range*, std::shared_ptr<Content>> held_;
+  Overwriting overwriting_;
   std::vector<Range*> released_;
   std::uint64_t steps_ = 0;
   std::size_t priced_ = 0;  // contents that are dropped and have a worth

@@ -18,15 +18,18 @@ namespace vt {
 namespace {
 
 c10::Allocator* g_base = nullptr;  // torch's own
+bool g_is_malloc = false;          // whether what it gives has a size that can be asked for
 std::atomic<Bytes> g_min_bytes{0};
 std::atomic<std::int64_t> g_small_now{0}, g_small_peak{0}, g_small_allocated{0};
 
 // The one deleter: managed or not is told by the address.
 void free_any(void* address) {
   if (address == nullptr) return;
-  c10::profiledCPUMemoryReporter().Delete(address);
-  if (Engine* engine = engine_of(address)) return free_managed(*engine, address);
-  g_small_now.fetch_sub(static_cast<std::int64_t>(malloc_usable_size(address)), std::memory_order_relaxed);
+  if (Engine* engine = engine_of(address)) {
+    c10::profiledCPUMemoryReporter().Delete(address);
+    return free_managed(*engine, address);
+  }
+  if (g_is_malloc) g_small_now.fetch_sub(static_cast<std::int64_t>(malloc_usable_size(address)), std::memory_order_relaxed);
   g_base->raw_deleter()(address);
 }
 
@@ -41,7 +44,7 @@ class Shim final : public c10::Allocator {
       }
     }
     c10::DataPtr small = g_base->allocate(bytes);
-    if (this_thread().managing == Managing::none) return small;
+    if (!g_is_malloc || this_thread().managing == Managing::none) return small;
     void* address = small.get();
     if (address == nullptr || small.get_context() != address) return small;
     count_small(address);
@@ -82,15 +85,34 @@ class Shim final : public c10::Allocator {
 
 Shim g_shim;
 
+// On AArch64 torch has mimalloc within it, since 2.10.
+bool is_malloc([[maybe_unused]] const c10::Allocator* allocator) {
+#if defined(__aarch64__)
+  return false;
+#else
+  return allocator == c10::GetDefaultCPUAllocator();
+#endif
+}
+
 }  // namespace
+
+void serve_torch() {
+  if (g_base == nullptr) {
+    g_base = c10::GetCPUAllocator();
+    g_is_malloc = is_malloc(g_base);
+  }
+  c10::SetCPUAllocator(&g_shim);
+  if (c10::GetCPUAllocator() != &g_shim) {
+    throw InvalidUse("a library has put an allocator of its own in the place of torch's, for tensors of the CPU, with a priority "
+                     "that keeps others out: vtensor cannot manage them");
+  }
+}
 
 void attach_torch(Bytes min_bytes, bool observe_always) {
   g_min_bytes = min_bytes;
+  reset_unmanaged_peak();  // without a session torch's own are of any size
   begin_recording();
   arm_fault_handler();
-  if (g_base == nullptr) g_base = c10::GetCPUAllocator();
-  // For good: who allocates by raw_allocate() (mkldnn) frees by whatever allocator is there then.
-  c10::SetCPUAllocator(&g_shim);
   if (observe_always) observe();
 }
 

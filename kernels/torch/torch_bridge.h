@@ -8,7 +8,10 @@
 
 namespace vt {
 
-// Routes torch's CPU allocations of at least `min_bytes` to the current engine.
+// From now on torch's allocations for the CPU ask here, for good: who allocates by raw_allocate() (mkldnn) frees by whatever
+// allocator is there then. Throws InvalidUse if another library's keeps its place.
+void serve_torch();
+// Routes those of at least `min_bytes` to the current engine. Pre: serve_torch().
 void attach_torch(Bytes min_bytes, bool observe_always);
 // Torch is as it was. Tensors that live stay valid.
 void detach_torch();
@@ -17,7 +20,8 @@ void detach_torch();
 // memory where that is the device's too.
 void manage(Managing what) noexcept;
 
-// Bytes of tensors below `min_bytes`, which torch's own allocator serves while we are attached.
+// Bytes of tensors below `min_bytes`, which torch's own allocator serves while we are attached; 0 where that is not malloc's, as
+// nobody tells how large what it frees is.
 struct Unmanaged {
   std::int64_t current = 0, peak = 0, allocated = 0, freed = 0;
 };

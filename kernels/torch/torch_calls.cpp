@@ -141,7 +141,7 @@ bool TorchCall::keep(const c10::IValue& value, Access access, Engine& engine, co
     argument.tensors.push_back(kNone);
     if (!keep_tensor(value.toTensor(), access, engine, filled, sources, &argument.tensors[0])) return false;
   } else if (is_plain_value(value)) {
-    argument.value = value;
+    argument.value = value.isList() ? value.deepcopy() : value;  // TorchScript's are the program's own
   } else if (value.isTensorList() || value.isOptionalTensorList()) {
     argument.kind = value.isTensorList() ? Argument::Kind::tensors : Argument::Kind::optional_tensors;
     for (const c10::IValue& item : value.toListRef()) {

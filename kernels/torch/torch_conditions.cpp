@@ -7,6 +7,12 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
@@ -22,10 +28,32 @@ struct Setting {
 
 at::Context& context() { return at::globalContext(); }
 
-template <at::Float32Backend backend, at::Float32Op op>
+using B = at::Float32Backend;
+using O = at::Float32Op;
+
+// One that is like the more general one is taken to be inherited: it changes with that.
+template <B backend, O op>
 constexpr Setting precision() {
-  return {[] { return static_cast<std::int64_t>(context().float32Precision(backend, op)); },
+  constexpr B above = op == O::ALL ? B::GENERIC : backend;
+  return {[] {
+            const auto own = context().float32Precision(backend, op);
+            const bool inherited = (backend != B::GENERIC) && own == context().float32Precision(above, O::ALL);
+            return static_cast<std::int64_t>(inherited ? at::Float32Precision::NONE : own);
+          },
           [](std::int64_t v) { context().setFloat32Precision(backend, op, static_cast<at::Float32Precision>(v)); }};
+}
+
+// Which kernels of attention may be chosen.
+std::int64_t attention() {
+  const at::Context& c = context();
+  return c.userEnabledFlashSDP() + 2 * c.userEnabledMemEfficientSDP() + 4 * c.userEnabledMathSDP() + 8 * c.userEnabledCuDNNSDP();
+}
+
+void set_attention(std::int64_t v) {
+  context().setSDPUseFlash((v & 1) != 0);
+  context().setSDPUseMemEfficient((v & 2) != 0);
+  context().setSDPUseMath((v & 4) != 0);
+  context().setSDPUseCuDNN((v & 8) != 0);
 }
 
 // Flushing of denormal numbers, and the rounding of floats.
@@ -49,10 +77,8 @@ void reduced_precision(std::int64_t v, void (at::Context::*set)(bool, bool)) {
                    option != at::CuBLASReductionOption::DisallowReducedPrecisionDisallowSplitK);
 }
 
-using B = at::Float32Backend;
-using O = at::Float32Op;
-
-constexpr Setting kSettings[] = {
+constexpr std::size_t kOfThread = 3;
+constexpr Setting kSettings[] = {  // those of the thread first
     {[] { return std::int64_t{at::get_num_threads()}; }, [](std::int64_t v) { at::set_num_threads(static_cast<int>(v)); }},
     {float_control, set_float_control},
     {[] { return std::int64_t{c10::GradMode::is_enabled()}; }, [](std::int64_t v) { c10::GradMode::set_enabled(v != 0); }},
@@ -82,7 +108,10 @@ constexpr Setting kSettings[] = {
      [](std::int64_t v) { context().setLinalgPreferredBackend(static_cast<at::LinalgBackend>(v)); }},
     {[] { return std::int64_t{context().allowFP16ReductionCPU()}; },
      [](std::int64_t v) { context().setAllowFP16ReductionCPU(v != 0); }},
+    {attention, set_attention},
     precision<B::GENERIC, O::ALL>(),
+    precision<B::CUDA, O::ALL>(),
+    precision<B::MKLDNN, O::ALL>(),
     precision<B::CUDA, O::MATMUL>(),
     precision<B::CUDA, O::CONV>(),
     precision<B::CUDA, O::RNN>(),
@@ -93,7 +122,74 @@ constexpr Setting kSettings[] = {
 constexpr std::size_t kCount = std::size(kSettings);
 static_assert(kCount <= Conditions::kMost);
 
+using Values = std::array<std::int64_t, Conditions::kMost>;
+
+void set(const Values& from, const Values& to, std::size_t first, std::size_t last) {
+  for (std::size_t i = first; i < last; ++i) {
+    if (from[i] != to[i]) kSettings[i].set(to[i]);
+  }
+}
+
+Values found(std::size_t first, std::size_t last) {
+  Values values{};
+  for (std::size_t i = first; i < last; ++i) values[i] = kSettings[i].get();
+  return values;
+}
+
+// The settings of the process, while something runs again: what needs other ones waits for its turn.
+class ProcessSettings {
+ public:
+  bool are_set_aside() const noexcept { return set_aside_.load(std::memory_order_relaxed); }
+
+  void begin(const Values& wanted) {
+    std::unique_lock lock(mutex_);
+    const auto equal = [&] { return std::equal(wanted.begin() + kOfThread, wanted.end(), set_.begin() + kOfThread); };
+    if (t_uses == 0) free_.wait_for(lock, std::chrono::seconds(1), [&] { return users_ == 0 || equal(); });
+    const Values now = found(kOfThread, kCount);
+    if (users_ == 0) programs_ = now;
+    set(now, wanted, kOfThread, kCount);
+    set_ = wanted;
+    set_aside_.store(!std::equal(wanted.begin() + kOfThread, wanted.end(), programs_.begin() + kOfThread));
+    ++users_, ++t_uses;
+  }
+
+  // What the program has set meanwhile stays.
+  void end(const Values& before) {
+    const std::lock_guard lock(mutex_);
+    const bool last = --users_ == 0;
+    const bool within = --t_uses > 0;  // making something again on the way to another
+    if (!last && !within) return;
+    if (last) free_.notify_all();
+    if (!set_aside_.load()) return;
+    const Values now = found(kOfThread, kCount);
+    Values then = last ? programs_ : before;
+    for (std::size_t i = kOfThread; i < kCount; ++i) {
+      if (now[i] != set_[i]) then[i] = now[i];
+    }
+    set(now, then, kOfThread, kCount);
+    set_ = then;
+    set_aside_.store(!last);
+  }
+
+ private:
+  std::mutex mutex_;  // nothing is taken with it
+  std::condition_variable free_;
+  std::atomic<bool> set_aside_{false};
+  std::size_t users_ = 0;
+  static thread_local std::size_t t_uses;
+  Values programs_{}, set_{};
+};
+
+thread_local std::size_t ProcessSettings::t_uses = 0;
+
+ProcessSettings& process_settings() {
+  static auto* const one = new ProcessSettings;  // never destroyed: threads may outlive the process's end
+  return *one;
+}
+
 }  // namespace
+
+bool Conditions::are_set_aside() noexcept { return process_settings().are_set_aside(); }
 
 bool Conditions::floats_are_usual() {
 #if defined(__SSE__)
@@ -106,20 +202,18 @@ bool Conditions::floats_are_usual() {
 
 Conditions Conditions::now() {
   Conditions conditions;
-  for (std::size_t i = 0; i < kCount; ++i) conditions.values_[i] = kSettings[i].get();
+  conditions.values_ = found(0, kCount);
   return conditions;
 }
 
 Conditions::Guard::Guard(const Conditions& wanted) : wanted_(wanted), before_(now().values_) {
-  for (std::size_t i = 0; i < kCount; ++i) {
-    if (before_[i] != wanted_.values_[i]) kSettings[i].set(wanted_.values_[i]);
-  }
+  set(before_, wanted_.values_, 0, kOfThread);
+  process_settings().begin(wanted_.values_);
 }
 
 Conditions::Guard::~Guard() {
-  for (std::size_t i = kCount; i-- > 0;) {
-    if (before_[i] != wanted_.values_[i]) kSettings[i].set(before_[i]);
-  }
+  process_settings().end(before_);
+  set(wanted_.values_, before_, 0, kOfThread);
 }
 
 }  // namespace vt

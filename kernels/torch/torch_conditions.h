@@ -1,6 +1,7 @@
-// What besides its arguments decides the bits of an operation's result: torch's global settings, and those of the thread.
+// What besides its arguments decides the bits of an operation's result: torch's settings, of the thread and of the process.
 //
-// Covers: keeping them when an operation is seen, setting them while it runs again.
+// Covers: keeping them when an operation is seen, setting them while it runs again. Those of the process other threads meet, too,
+// meanwhile: where a program changes them while several of its threads compute, that can be seen (docs/limits.md).
 // Leaves: the dispatcher's state, which is the same for all that is run again (torch_remaker.cpp).
 #pragma once
 
@@ -18,8 +19,11 @@ class Conditions {
   // Whether floats are rounded and kept as every thread begins with. If not, what OpenMP's threads do depends on which thread
   // made them, and when (torch.set_flush_denormal).
   static bool floats_are_usual();
+  // Whether those of the process are not the program's now, as somebody runs something again.
+  static bool are_set_aside() noexcept;
 
-  // Sets them, for as long as it lives, where they are others.
+  // Sets them, for as long as it lives, where they are others. Waits while they are set to something else, but not for ever: who
+  // has set them may be waiting for what this one makes.
   class Guard {
    public:
     explicit Guard(const Conditions& wanted);

@@ -25,7 +25,8 @@ namespace vt {
 namespace {
 
 void may_change(Thread& thread, Range& range) {
-  if (range.known.load(std::memory_order_relaxed) && thread.remaking == 0) thread.changed.push_back(&range);
+  const bool by_itself = &range == thread.seen_call.written;  // by what it calls
+  if (range.known.load(std::memory_order_relaxed) && thread.remaking == 0 && !by_itself) thread.changed.push_back(&range);
 }
 
 // `changes`: it may be written, though the schema may not say it.
@@ -89,7 +90,8 @@ void before_writes(Thread& thread, Engine& engine) {
   const Stall stall(thread);
   const std::vector<Range*> changed = std::move(thread.changed);
   thread.changed.clear();
-  for (Range* range : changed) engine.remake().before_write(*range);
+  const Step* const seen = thread.seen_call.step.get();
+  for (Range* range : changed) engine.remake().before_write(*range, seen);
 }
 
 // An operation that begins. What follows are the steps of on_begin().

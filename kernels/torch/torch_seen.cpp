@@ -187,7 +187,8 @@ void note_call(Thread& thread, Engine& engine, const at::RecordFunction& functio
   const bool verify = g_verify.load(std::memory_order_relaxed);
   const bool adds_anyhow = traits.adds_anyhow && engine.streams() != nullptr && !at::globalContext().deterministicAlgorithms();
   const Again again = adds_anyhow ? Again::unrepeatable : traits.again;
-  if (again != Again::yes || at::in_parallel_region() || !Conditions::floats_are_usual()) {
+  const bool usual = Conditions::floats_are_usual() && !Conditions::are_set_aside();
+  if (again != Again::yes || at::in_parallel_region() || !usual) {
     if (verify) note_verified(traits.name, std::nullopt, why_not(again));
     return;
   }
@@ -211,10 +212,10 @@ void note_call(Thread& thread, Engine& engine, const at::RecordFunction& functio
     if (verify) note_verified(traits.name, std::nullopt, "an argument is no plain tensor or number, or not managed and large");
     return;
   }
-  seen.written = written;
   if (written != nullptr) thread.changed.push_back(written);  // its content is known only now
   seen.fills = call->fills.has_value();
-  seen.step = engine.remake().begin(std::move(call), sources);
+  seen.step = engine.remake().begin(std::move(call), sources, written);
+  seen.written = seen.step != nullptr ? written : nullptr;
   seen.counts = seen.step != nullptr;
   if (engine.remake().weighs()) seen.begun = Clock::now();
 }

@@ -85,6 +85,37 @@ std::uint32_t generator_argument(const c10::FunctionSchema& schema) {
   return kNone;
 }
 
+// Where a kernel was compiled, by the line that the dispatcher has of it.
+std::string source_of(const std::string& line) {
+  constexpr std::string_view kAt = "registered at ";
+  const std::size_t at = line.find(kAt);
+  return at == std::string::npos ? "" : line.substr(at + kAt.size());
+}
+
+// The directory in which torch was compiled, by one of its kernels. Others have folders of torch's names, too.
+const std::string& home_of_torch() {
+  static const std::string home = [] {
+    const auto empty = c10::Dispatcher::singleton().findOp({"aten::empty", "memory_format"});
+    std::istringstream kernels(empty ? empty->dumpState() : "");
+    for (std::string line; std::getline(kernels, line);) {
+      if (!line.starts_with("CPU")) continue;
+      const std::string source = source_of(line);
+      for (const std::string_view folder : {"build/aten/src/ATen/", "aten/src/ATen/"}) {
+        if (const std::size_t at = source.find(folder); at != std::string::npos) return source.substr(0, at);
+      }
+    }
+    return std::string();
+  }();
+  return home;
+}
+
+bool is_torchs(const std::string& source) {
+  const std::string& home = home_of_torch();
+  if (!source.starts_with(home)) return false;
+  const std::string_view within = std::string_view(source).substr(home.size());
+  return within.starts_with("torch/csrc/") || within.find("aten/src/ATen/") != std::string_view::npos;
+}
+
 // Whether it is torch's, with torch's own kernels: torch.library and extensions put others in their place, which may do anything.
 // Which they are nobody but the dispatcher's own list says; it costs 20 us, once for each operator.
 bool is_torchs_own(const c10::FunctionSchema& schema, const std::optional<c10::OperatorHandle>& handle) {
@@ -93,8 +124,7 @@ bool is_torchs_own(const c10::FunctionSchema& schema, const std::optional<c10::O
   for (std::string line; std::getline(kernels, line);) {
     const bool runs = line.starts_with("CPU") || line.starts_with("CUDA") || line.starts_with("Autograd") ||
                       line.starts_with("Composite");
-    if (!runs || line.find("(inactive)") != std::string::npos) continue;
-    if (line.find("aten/src/ATen/") == std::string::npos && line.find("torch/csrc/") == std::string::npos) return false;
+    if (runs && line.find("(inactive)") == std::string::npos && !is_torchs(source_of(line))) return false;
   }
   return true;
 }

@@ -144,6 +144,7 @@ def test_workers_send_back_objects_of_its_classes(script: Path) -> None:
     ("arguments", "text"),
     [
         (["run", "--budget", "1GiB"], "which script"),
+        (["run", "--budget", "train.py"], "--budget takes a size: vtensor run --budget 4GiB train.py"),
         (["run", "--budgt", "1GiB", "train.py"], "vtensor run: error: unrecognized arguments: --budgt"),
         (["run", "--budget", "many", __file__], "not a size"),
         (["run", "--budget", "140%", __file__], "budget=140% is neither whole bytes nor a share"),

@@ -124,6 +124,12 @@ MUTATIONS = {
     "what is pinned is dropped": Mutation(
         REMAKE, "const bool pinned = range.pins.load() != 0;", "const bool pinned = false;", REMAKING
     ),
+    "who writes another part of what is overwritten is not noticed": Mutation(
+        RECIPES,
+        "[](Step& step) { step.lost = true; }",
+        "[](Step&) {}",
+        REMAKING,
+    ),
     "what an operation overwrote is remembered as it was": Mutation(
         REMAKE,
         "one));\n  recipes_.forget(range, true);\n",

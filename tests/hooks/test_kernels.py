@@ -167,7 +167,7 @@ at::Tensor other(const at::Tensor& x) { return at::clamp_min(x, 0).add_(1); }
 TORCH_LIBRARY_IMPL(aten, CPU, m) { m.impl("relu", other); }
 """
 LOADS = """
-import sys, torch, vtensor
+import contextlib, os, sys, torch, vtensor
 from vtensor import native
 vtensor.enable("8MiB", device="cpu", chunk=4096, min_size=1, policy="lru")
 native.load().observe()
@@ -176,31 +176,54 @@ x = torch.randn(4096)
 y = torch.relu(x)
 native.load().parts.drop_all()
 assert vtensor.residency(y).dropped > 0
-torch.ops.load_library(sys.argv[1])
+if sys.argv[2] == "loaded":
+    torch.ops.load_library(sys.argv[1])
+else:
+    sys.path.insert(0, os.path.dirname(sys.argv[1]))
+    with contextlib.suppress(ImportError):  # it has nothing else
+        import other
 assert torch.equal(torch.relu(x), torch.clamp_min(x, 0) + 1)
 native.load().parts.drop_all()
 assert torch.equal(y, torch.clamp_min(x, 0))
 """
 
 
-def test_a_library_that_is_loaded(tmp_path: Path) -> None:
+WAS_THERE = """
+import sys, torch
+torch.ops.load_library(sys.argv[1])
+import vtensor
+from vtensor import native
+vtensor.enable("8MiB", device="cpu", chunk=4096, min_size=1, policy="lru")
+native.load().observe()
+native.load().see("all")
+x = torch.randn(4096)
+y, z = torch.relu(x), torch.tanh(x)
+native.load().parts.drop_all()
+assert vtensor.residency(y).dropped == 0 < vtensor.residency(z).dropped
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled in folders that are called as torch's."""
     include, lib = (
         [f"{prefix}{path}" for path in find()] for prefix, find in (("-I", include_paths), ("-L", library_paths))
     )
-    (tmp_path / "other.cpp").write_text(SOURCE)
-    built = tmp_path / "other.so"
-    command = [
-        "g++",
-        "-std=c++20",
-        "-shared",
-        "-fPIC",
-        *include,
-        str(tmp_path / "other.cpp"),
-        "-o",
-        str(built),
-        *lib,
-        "-ltorch_cpu",
-    ]
+    source = tmp_path_factory.mktemp("library") / "mytorch/csrc/other.cpp"
+    source.parent.mkdir(parents=True)
+    source.write_text(SOURCE)
+    built = source.with_suffix(".so")
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", *include, str(source), "-o", str(built), *lib, "-ltorch_cpu"]
     subprocess.run([*command, "-lc10"], check=True)
-    done = subprocess.run([python(), "-c", LOADS, str(built)], capture_output=True, text=True, check=False)
+    return built
+
+
+@pytest.mark.parametrize("how", ["loaded", "imported"])
+def test_a_library_that_is_loaded(library: Path, how: str) -> None:
+    done = subprocess.run([python(), "-c", LOADS, str(library), how], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_library_that_was_there_is_not_taken_for_torchs(library: Path) -> None:
+    done = subprocess.run([python(), "-c", WAS_THERE, str(library)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

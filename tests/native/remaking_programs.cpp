@@ -214,8 +214,8 @@ class Program {
     const Value value = operation->of(sources.values);
     sources.fetch(engine_, "overwrite");
     std::shared_ptr<Step> step;
-    if (seen) step = engine_.remake().begin(std::move(operation), sources.ranges);
-    engine_.remake().before_write(*target.range);
+    if (seen) step = engine_.remake().begin(std::move(operation), sources.ranges, target.range);
+    engine_.remake().before_write(*target.range, step.get());
     fill(*target.range, value);
     target.value = value;
     if (step != nullptr) engine_.remake().end(step, {&target.range, 1});
@@ -402,6 +402,55 @@ TEST(what_was_cheap_to_make_when_it_left_stays_so) {
   CHECK(world.runner->longest <= Recipes::kMostPriced);
   free_all(weights);
   world.close();
+}
+
+// Each writes a part of it, as far as it knows. What is there then neither has made.
+TEST(what_two_overwrite_at_the_same_time_nobody_makes_again) {
+  struct Writer {
+    Engine& engine;
+    const Tensor& tensor;
+    bool seen;
+    Sources sources{};
+    std::shared_ptr<Step> step{};
+
+    void begin() {
+      sources.add(tensor, true);
+      engine.pin_and_fetch(sources.uses, "overwrite");
+      if (seen) step = engine.remake().begin(std::make_unique<Arithmetic>(), sources.ranges, tensor.range);
+      if (tensor.range->known.load()) engine.remake().before_write(*tensor.range, step.get());
+    }
+    void end() {
+      if (step != nullptr) engine.remake().end(std::exchange(step, nullptr), {&tensor.range, 1});
+      sources.release(engine);
+    }
+  };
+  for (int way = 0; way < 8; ++way) {
+    World world;
+    Engine& engine = *world.engine;
+    auto operation = std::make_unique<Arithmetic>();
+    operation->bytes = 2 * kChunk;
+    Tensor tensor = make_of(engine, {}, std::move(operation));
+    Writer one{engine, tensor, (way & 1) == 0}, other{engine, tensor, (way & 2) == 0 || (way & 1) != 0};
+    one.begin();
+    other.begin();
+    tensor.value = 7;
+    fill(*tensor.range, tensor.value);
+    (way & 4 ? one : other).end();
+    (way & 4 ? other : one).end();
+    const PlannedMove move{tensor.range, tensor.range->serial, 0, tensor.range->chunks};
+    engine.remake().drop({&move, 1});
+    Sources look;
+    look.add(tensor);
+    look.fetch(engine, "look");
+    look.release(engine);
+    CHECK(world.runner->steps == 0);
+    // Who overwrites it alone afterwards starts from what is there.
+    Writer third{engine, tensor, true};
+    third.begin();
+    third.end();
+    engine.free(reinterpret_cast<void*>(tensor.range->base));
+    world.close();
+  }
 }
 
 TEST(a_managed_session_ends_with_what_was_dropped) {

@@ -56,6 +56,17 @@ def default_dtype_of_the_same_size(drop: Drop) -> Any:
     return _default_dtype(torch.bfloat16, torch.float16, drop)
 
 
+def a_list_of_a_script_that_changes_it(drop: Drop) -> Any:
+    def flips(x: torch.Tensor, axes: list[int]) -> torch.Tensor:
+        flipped = torch.flip(x, axes)
+        axes[0] = 1 - axes[0]
+        return flipped
+
+    flipped = torch.jit.script(flips)(torch.randn(64, LARGE // 64), [0])
+    drop()
+    return flipped
+
+
 def places_in_memory(drop: Drop) -> Any:
     view = torch.arange(4096.0)[100:]  # small: a copy of what it reaches is kept
     made = torch.as_strided_copy(view, (512, 512), (1, 0), 3)
@@ -160,6 +171,7 @@ def denormals(drop: Drop) -> Any:
 PROGRAMS = [
     default_dtype,
     default_dtype_of_the_same_size,
+    a_list_of_a_script_that_changes_it,
     places_in_memory,
     sums_in_any_order,
     packing_for_backward,
@@ -326,6 +338,78 @@ def test_threads_that_only_read_what_others_read() -> None:
         before = w.clone()
         w.add_(1)
         assert torch.equal(made, before * 2)
+
+
+def test_threads_that_write_halves_of_one_tensor() -> None:
+    """What is there then neither of their operations has made."""
+
+    def program() -> list[list[float]]:
+        found = []
+        for scale in range(12):
+            x = torch.arange(1 << 19) * (1.0 + scale) / (1 << 22)
+            halves, together = x.chunk(2), threading.Barrier(2)
+
+            def fill(half: torch.Tensor, together: threading.Barrier = together) -> None:
+                together.wait()
+                half.exp_()
+
+            threads = [threading.Thread(target=fill, args=(half,)) for half in halves]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            found.append(x)
+        return [x[:: 1 << 16].tolist() for x in found]
+
+    plain = program()
+    with vtensor.enabled("12MiB", chunk=1 << 16, recompute="only"):
+        for _ in range(4):
+            assert program() == plain
+        assert vtensor.memory_stats()["drops"] > 0
+
+
+def test_threads_that_make_again_what_was_made_by_other_settings() -> None:
+    """These are the process's: each waits for its turn, and at the end they are the program's."""
+    whole = torch.arange(LARGE)
+    with seeing() as core:
+        made = []
+        for dtype in (torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            made.append([whole / (7 + k) for k in range(4)])
+        expected = [[_bytes(x) for x in each] for each in made]
+        for _ in range(100):
+            core.parts.drop_all()
+            threads = [threading.Thread(target=lambda all_of=all_of: [x[:2] + 1 for x in all_of]) for all_of in made]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert torch.get_default_dtype() == torch.float32
+        assert [[_bytes(x) for x in each] for each in made] == expected
+
+
+def test_precisions_that_were_inherited_are_so_after_something_was_made_again() -> None:
+    def found() -> list[str]:
+        places: list[Any] = [torch.backends, torch.backends.mkldnn, torch.backends.mkldnn.matmul]
+        return [place.fp32_precision for place in places]
+
+    def program(drop: Drop) -> Any:
+        before = torch.backends.fp32_precision
+        try:
+            torch.backends.fp32_precision = "ieee"
+            y = torch.sigmoid(torch.randn(LARGE))
+            torch.backends.fp32_precision = "bf16"
+            drop()
+            y.sum()
+            as_set = found()
+            torch.backends.fp32_precision = "ieee"
+            return as_set, found()
+        finally:
+            torch.backends.fp32_precision = before
+
+    plain = program(lambda: None)
+    with seeing() as core:
+        assert program(core.parts.drop_all) == plain
 
 
 def test_a_forked_child_drops_nothing() -> None:

@@ -8,6 +8,7 @@ read too early changes the result's bits.
 from __future__ import annotations
 
 import copy
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import distributed, nn
 
 import lgm
 import vtensor
+from vtensor.addresses import address_of
 from vtensor.planning.current_planner import newest_plan, wait_for_plan
 from vtensor.settings.config import Config
 
@@ -140,6 +142,22 @@ def test_what_a_collective_was_given_stays(late: bool, tmp_path: Path) -> None:
             assert [float(other[7]) for other in others] == list(range(32))
     finally:
         distributed.destroy_process_group()
+
+
+def test_what_a_model_compiled_ahead_of_time_is_given_is_there(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels are launched from C++, by bare addresses."""
+
+    class Runner:
+        def run(self, inputs: list[torch.Tensor]) -> list[float]:
+            return [ctypes.c_float.from_address(address_of(x)).value for x in inputs]
+
+    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", Runner)
+    with vtensor.enabled("64KiB", chunk=4096, min_size=1, host="64MiB", policy="lru"):
+        tensors = [torch.full((2048,), float(i)) for i in range(32)]
+        assert [x.sum().item() for x in tensors] == [2048.0 * i for i in range(32)]
+        assert [Runner().run(tensors[i : i + 4]) for i in range(0, 32, 4)] == [
+            [float(i), i + 1.0, i + 2.0, i + 3.0] for i in range(0, 32, 4)
+        ]
 
 
 def test_what_is_absent_comes_back_with_disable(late: bool) -> None:

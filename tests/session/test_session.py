@@ -128,6 +128,15 @@ def test_min_size_and_unmanaged_bytes() -> None:
     assert vtensor.memory_stats()["unmanaged_bytes.current"] - before >= 400
 
 
+def test_what_was_made_without_a_session_is_no_peak_of_small_tensors() -> None:
+    vtensor.enable("64MiB")
+    vtensor.disable()
+    torch.ones(8 << 20)
+    vtensor.enable("64MiB")
+    stats = vtensor.memory_stats()
+    assert stats["unmanaged_bytes.peak"] - stats["unmanaged_bytes.current"] < 1 << 20
+
+
 def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VTENSOR_BUDGET", "48MiB")
     vtensor.enable()

@@ -116,7 +116,9 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
         help="which device's tensors (default: %(default)s, which is cuda where torch sees a GPU, else cpu)",
     )
     run.add_argument(
-        "--chunk", metavar="SIZE", help="unit in which tensors move (default: 2MiB; on a GPU up to 16MiB, by budget)"
+        "--chunk",
+        metavar="SIZE",
+        help="unit in which tensors move; smaller ones are slower (default: 2MiB; on a GPU up to 16MiB, by budget)",
     )
     run.add_argument("--min-size", metavar="SIZE", help="smallest managed tensor (default: half a chunk)")
     run.add_argument(
@@ -144,7 +146,11 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
     run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")
     run.add_argument("--report", metavar="HTML", help="write a page about the run: memory, copies, iterations")
-    run.add_argument("--watch", action="store_true", help="say on stderr what iterations do, while they do it")
+    run.add_argument(
+        "--watch",
+        action="store_true",
+        help="say on stderr what the newest iteration did, every two seconds; every ten where that is no terminal",
+    )
     run.add_argument(
         "--granularity",
         choices=get_args(Granularity),
@@ -196,6 +202,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         options.fail(f"unrecognized arguments: {' '.join(unknown)}")
     if options.command in ("run", "fit") and not options.module and not commands.script_of(options):
+        if str(options.budget if options.command == "run" else "").endswith(".py"):
+            options.fail(f"--budget takes a size: vtensor run --budget 4GiB {options.budget}")
         options.fail(f"which script? e.g. vtensor {options.command} {_FOR_EXAMPLE[options.command]}train.py")
     try:
         code: int = options.do(options)

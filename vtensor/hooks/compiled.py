@@ -1,9 +1,10 @@
 """Graphs that ``torch.compile`` compiled: their kernels write past torch's operations, unseen.
 
 Covers: nothing that is made while one runs is made again, as the result of a library's operation is written again in
-place; what it is given and writes (buffers, optimizers' states) is no longer what it was seen to be.
-Leaves: graphs for training (a ``torch.autograd.Function`` runs them, which the observer knows), bringing what they read
-(on the CPU it is touched).
+place; what it is given and writes (buffers, optimizers' states) is no longer what it was seen to be; what a model that
+was compiled ahead of time is given is resident while it runs, on devices where nothing faults.
+Leaves: graphs for training (a ``torch.autograd.Function`` runs them, which the observer knows), what other graphs are
+given (Triton asks for addresses, ``doors``; the rest is torch's operations).
 """
 
 from __future__ import annotations
@@ -34,9 +35,8 @@ def _written_by(graph: Any, inputs: Sequence[Any]) -> Iterable[Any]:
 def _unseen(run: Callable[..., Any], core: ModuleType, written: Callable[..., Iterable[Any]]) -> Callable[..., Any]:
     @functools.wraps(run)
     def runs(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        for tensor in written(self, inputs):
-            if isinstance(tensor, torch.Tensor) and (address := address_of(tensor)):
-                core.before_write(address)
+        for address in _addresses(written(self, inputs)):
+            core.before_write(address)
         closed = core.close_eyes()
         try:
             return run(self, inputs, *args, **kwargs)
@@ -45,6 +45,24 @@ def _unseen(run: Callable[..., Any], core: ModuleType, written: Callable[..., It
                 core.open_eyes()
 
     return runs
+
+
+def _resident(run: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def runs(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        before = core.kept()
+        try:
+            core.keep(_addresses(inputs), False)
+            return run(self, inputs, *args, **kwargs)
+        finally:
+            core.release_kept(before)
+
+    return runs
+
+
+def _addresses(values: Iterable[Any]) -> list[int]:
+    found = (address_of(value) for value in values if isinstance(value, torch.Tensor))
+    return [address for address in found if address]
 
 
 def _watch(module: ModuleType, core: ModuleType) -> None:
@@ -59,4 +77,5 @@ def watch_compiled(core: ModuleType) -> None:
         runner = getattr(torch._C._aoti, name, None)
         for run in ("run", "boxed_run"):
             if hasattr(runner, run):
-                replace(runner, run, _unseen(getattr(runner, run), core, lambda _runner, inputs: list(inputs)))
+                unseen = _unseen(getattr(runner, run), core, lambda _runner, inputs: list(inputs))
+                replace(runner, run, _resident(unseen, core) if core.ordered() else unseen)

@@ -1,15 +1,18 @@
 """Kernels that a program puts in the place of torch's own, and takes away.
 
 Covers: those of ``torch.library.Library("aten", "IMPL")``, and those in libraries that are loaded
-(``torch.ops.load_library``, ``torch.utils.cpp_extension``): what was made by one kernel is not made again by another,
-and operators are looked at anew.
+(``torch.ops.load_library``, ``torch.utils.cpp_extension``, ``import`` of what is linked to torch): what was made by one
+kernel is not made again by another, and operators are looked at anew.
 Leaves: kernels of operators of the program's own, none of which runs again (``kernels/torch/torch_traits.cpp``).
 """
 
 from __future__ import annotations
 
 import functools
+import mmap
 from collections.abc import Callable
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -49,6 +52,15 @@ def _may_be_of_torchs_own(*_: Any) -> bool:
     return True
 
 
+def _may_be_of_what_it_loads(_loader: Any, spec: ModuleSpec) -> bool:
+    """Whether the module's file names torch's core, as all do that are linked to it."""
+    try:
+        with Path(str(spec.origin)).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(b"libc10") >= 0
+    except (OSError, ValueError):  # no such file, or an empty one: the import says so
+        return False
+
+
 def watch_kernels(core: ModuleType) -> None:
     """Tell `core` before and after, until :func:`vtensor.hooks.patches.restore`."""
 
@@ -60,4 +72,5 @@ def watch_kernels(core: ModuleType) -> None:
         watch(torch.library.Library, name, _is_of_torchs_own)
     watch(torch.library, "_del_library", _had_torchs_own)  # what the garbage collector does
     watch(type(torch.ops), "load_library", _may_be_of_torchs_own)
+    watch(ExtensionFileLoader, "create_module", _may_be_of_what_it_loads)
     when_imported(_EXTENSIONS, lambda module: watch(module, "_import_module_from_library", _may_be_of_torchs_own))

@@ -198,7 +198,7 @@ def _plan_note(s: dict[str, Any]) -> str:
     if s["deviations"]:
         left += f" ({_why_left()})"
     if s["rejoined"]:
-        left += f" and came back: {s['planned_operations'] / s['operations']:.0%} of operations planned"
+        left += f" and came back to it: {s['planned_operations'] / s['operations']:.0%} of all operations as planned"
     if _without_copies():
         return left
     if not s["copy_lanes"]:

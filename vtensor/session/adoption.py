@@ -141,7 +141,7 @@ def say_what_is_older(config: Config) -> None:
             _named[id(module)] = module
             log.warning(
                 "%s of %s were made before enable(), and stay where they are, beside the budget; "
-                "vtensor.adopt(model) moves them into it",
+                "vtensor.adopt(model, optimizer) moves them into it",
                 format_bytes(size),
                 type(module).__name__,
             )
