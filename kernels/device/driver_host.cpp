@@ -17,7 +17,6 @@ using namespace pages;
 
 namespace {
 
-
 Status failed(const char* call) {
   const bool many = errno == ENOMEM;  // there is memory enough: it is moved
   return {Code::failed, many ? "no more mappings (vm.max_map_count, ulimit -v; larger chunks need fewer)" : call, errno};

@@ -54,7 +54,6 @@ class HostLane {
   void after_fork(bool in_child);   // lets go of it; in the child copies are done by submit() itself
 
  private:
-
   struct Copy {
     void* chunk_memory;
     HostPlace place;

@@ -74,7 +74,7 @@ void Slots::end_borrowing(Range& range) {
     if (part.state != State::borrowed) continue;
     ground_.must("unmapping a freed tensor", [&] { return ground_.driver.unmap_host(ground_.address_of(range, i)); });
     release(range, part);
-    part.state = State::resident;
+    part.state = State::resident;  // of a freed tensor, with neither chunk nor slot: nobody looks at it any more
   }
 }
 

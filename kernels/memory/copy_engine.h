@@ -26,7 +26,6 @@ struct CopyJob {
 
 class CopyEngine {
  public:
-
   explicit CopyEngine(Driver& driver) : driver_(driver) {}
 
   // Start moving vTensor `index` of `range` between its chunk and `place`. The ticket is kept in the vTensor.

@@ -16,7 +16,6 @@ namespace vt {
 
 class Stopwatch {
  public:
-
   explicit Stopwatch(OrderedDriver& driver) : driver_(driver) {}
 
   // `ahead`: the host is ahead of the device.

@@ -41,7 +41,6 @@ class Fence {
 
 class StreamOrder {
  public:
-
   explicit StreamOrder(OrderedDriver& driver) : driver_(driver), stopwatch_(driver) {}
 
   // The lane of a stream that computes. Stops the program if the device cannot have one more.

@@ -21,7 +21,6 @@ enum class Compute : std::uint8_t { late, at_once };
 
 class LateDriver final : public OrderedDriver {
  public:
-
   // `work` outlives the driver, which is the engine's. `places`: whether it uses memory of the host in place.
   LateDriver(Bytes chunk_bytes, std::size_t most_chunks, LateWork& work, Compute streams = Compute::late, bool places = false);
   ~LateDriver() override;

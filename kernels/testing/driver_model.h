@@ -26,7 +26,6 @@ struct ModelCosts {
 
 class ModelDriver final : public OrderedDriver {
  public:
-
   ModelDriver(Bytes chunk_bytes, const ModelCosts& costs) : chunk_bytes_(chunk_bytes), costs_(costs), lanes_(2) {}
 
   // A kernel that takes so long, after all that its stream comes after.

@@ -30,6 +30,7 @@ at::Context& context() { return at::globalContext(); }
 
 using B = at::Float32Backend;
 using O = at::Float32Op;
+using P = at::Float32Precision;
 
 // One that is like the more general one is taken to be inherited: it changes with that.
 template <B backend, O op>
@@ -37,8 +38,9 @@ constexpr Setting precision() {
   constexpr B above = op == O::ALL ? B::GENERIC : backend;
   return {[] {
             const auto own = context().float32Precision(backend, op);
-            const bool inherited = (backend != B::GENERIC) && own == context().float32Precision(above, O::ALL);
-            return static_cast<std::int64_t>(inherited ? at::Float32Precision::NONE : own);
+            if (backend == B::GENERIC || own == P::NONE || own == P::DEFAULT) return static_cast<std::int64_t>(own);  // most often
+            const bool inherited = own == context().float32Precision(above, O::ALL);
+            return static_cast<std::int64_t>(inherited ? P::NONE : own);
           },
           [](std::int64_t v) { context().setFloat32Precision(backend, op, static_cast<at::Float32Precision>(v)); }};
 }

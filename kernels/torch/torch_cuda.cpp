@@ -1,4 +1,4 @@
-// See torch_cuda.h. Written against torch 2.11 to 2.13: what differs between them is marked with VT_SINCE.
+// See torch_cuda.h. Written against torch 2.11 to 2.15: what differs between them is marked with VT_SINCE.
 
 #include "torch/torch_cuda.h"
 

@@ -1,4 +1,5 @@
-// Running operations that were seen, below autograd and autocast, leaving no trace in the program.
+// Running operations that were seen, below autograd and autocast, leaving no trace in the program:
+// what they draw, make and set is their own (but for settings of the process while they run, torch_conditions.h).
 //
 // Covers: one run; the thread that makes it for those who cannot; comparing what is made with what is there.
 // Leaves: which operations are seen (torch_seen.h), what they are (torch_calls.h), what becomes of results (engine/remake.h).
