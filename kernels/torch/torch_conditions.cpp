@@ -37,8 +37,9 @@ template <B backend, O op>
 constexpr Setting precision() {
   constexpr B above = op == O::ALL ? B::GENERIC : backend;
   return {[] {
+            // Most often there is none to inherit.
             const auto own = context().float32Precision(backend, op);
-            if (backend == B::GENERIC || own == P::NONE || own == P::DEFAULT) return static_cast<std::int64_t>(own);  // most often
+            if (backend == B::GENERIC || own == P::NONE || own == P::DEFAULT) return static_cast<std::int64_t>(own);
             const bool inherited = own == context().float32Precision(above, O::ALL);
             return static_cast<std::int64_t>(inherited ? P::NONE : own);
           },
