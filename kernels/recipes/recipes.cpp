@@ -79,7 +79,7 @@ void Recipes::made(const std::shared_ptr<Step>& step, Range& range) {
   const std::shared_ptr<Content> content = content_of(range);
   const auto result = static_cast<std::uint32_t>(step->results.size());
   step->results.push_back(nullptr);
-  if (step->lost) return;
+  if (step->lost || step->number <= forgotten_) return;
   step->results[result] = content.get();
   content->step = step;
   content->result = result;
@@ -274,6 +274,7 @@ void Recipes::release(Run& run) {
 }
 
 void Recipes::clear() {
+  forgotten_ = steps_;
   while (!held_.empty()) {
     Range& range = *held_.begin()->second->holder;
     const std::shared_ptr<Content> content = held_.begin()->second;

@@ -130,7 +130,7 @@ class Recipes {
   // Freed tensors whose memory nothing needs any more.
   std::vector<Range*> take_released() { return std::exchange(released_, {}); }
 
-  // Nothing was ever seen. Pre: nothing is dropped.
+  // Nothing was ever seen, nor is what is under way. Pre: nothing is dropped.
   void clear();
   // Empty, or what is broken.
   std::string validate() const;
@@ -152,7 +152,7 @@ class Recipes {
   std::unordered_map<const Range*, std::shared_ptr<Content>> held_;
   Overwriting overwriting_;
   std::vector<Range*> released_;
-  std::uint64_t steps_ = 0;
+  std::uint64_t steps_ = 0, forgotten_ = 0;
   std::size_t priced_ = 0;  // contents that are dropped and have a worth
 };
 

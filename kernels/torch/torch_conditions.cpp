@@ -24,6 +24,7 @@ namespace {
 struct Setting {
   std::int64_t (*get)();
   void (*set)(std::int64_t);
+  void (*restore)(std::int64_t) = nullptr;  // as it was, if that is more than to set it
 };
 
 at::Context& context() { return at::globalContext(); }
@@ -32,18 +33,18 @@ using B = at::Float32Backend;
 using O = at::Float32Op;
 using P = at::Float32Precision;
 
-// One that is like the more general one is taken to be inherited: it changes with that.
+// What kernels ask for. It may be inherited from more general ones, which are left alone; nobody tells whether it is.
 template <B backend, O op>
 constexpr Setting precision() {
-  constexpr B above = op == O::ALL ? B::GENERIC : backend;
-  return {[] {
-            // Most often there is none to inherit.
-            const auto own = context().float32Precision(backend, op);
-            if (backend == B::GENERIC || own == P::NONE || own == P::DEFAULT) return static_cast<std::int64_t>(own);
-            const bool inherited = own == context().float32Precision(above, O::ALL);
-            return static_cast<std::int64_t>(inherited ? P::NONE : own);
+  return {[] { return static_cast<std::int64_t>(context().float32Precision(backend, op)); },
+          [](std::int64_t v) {  // none is as exact as IEEE's, and would inherit
+            context().setFloat32Precision(backend, op, static_cast<P>(v) == P::NONE ? P::IEEE : static_cast<P>(v));
           },
-          [](std::int64_t v) { context().setFloat32Precision(backend, op, static_cast<at::Float32Precision>(v)); }};
+          [](std::int64_t v) {  // inherited again, if that is the same
+            context().setFloat32Precision(backend, op, P::NONE);
+            const auto wanted = static_cast<P>(v);
+            if (context().float32Precision(backend, op) != wanted) context().setFloat32Precision(backend, op, wanted);
+          }};
 }
 
 // Which kernels of attention may be chosen.
@@ -112,9 +113,6 @@ constexpr Setting kSettings[] = {  // those of the thread first
     {[] { return std::int64_t{context().allowFP16ReductionCPU()}; },
      [](std::int64_t v) { context().setAllowFP16ReductionCPU(v != 0); }},
     {attention, set_attention},
-    precision<B::GENERIC, O::ALL>(),
-    precision<B::CUDA, O::ALL>(),
-    precision<B::MKLDNN, O::ALL>(),
     precision<B::CUDA, O::MATMUL>(),
     precision<B::CUDA, O::CONV>(),
     precision<B::CUDA, O::RNN>(),
@@ -144,43 +142,62 @@ class ProcessSettings {
  public:
   bool are_set_aside() const noexcept { return set_aside_.load(std::memory_order_relaxed); }
 
-  void begin(const Values& wanted) {
+  // Whether it goes over what another set needs: one on this thread, on the way to which this one is made, or one that has not
+  // ended in time.
+  bool begin(const Values& wanted) {
     std::unique_lock lock(mutex_);
-    const auto equal = [&] { return std::equal(wanted.begin() + kOfThread, wanted.end(), set_.begin() + kOfThread); };
-    if (t_uses == 0) free_.wait_for(lock, std::chrono::seconds(1), [&] { return users_ == 0 || equal(); });
+    const auto is_free = [&] { return users_ == 0 || same(asked_, wanted); };
+    if (t_uses == 0) free_.wait_for(lock, kPatience, is_free);
+    const bool over = !is_free();
     const Values now = found(kOfThread, kCount);
     if (users_ == 0) programs_ = now;
+    note_changes(now);
     set(now, wanted, kOfThread, kCount);
-    set_ = wanted;
-    set_aside_.store(!std::equal(wanted.begin() + kOfThread, wanted.end(), programs_.begin() + kOfThread));
+    asked_ = wanted;
+    set_ = same(now, wanted) ? wanted : found(kOfThread, kCount);
+    set_aside_.store(!same(set_, programs_));
     ++users_, ++t_uses;
+    return over;
   }
 
   // What the program has set meanwhile stays.
-  void end(const Values& before) {
+  void end(const Values& before, bool over) {
     const std::lock_guard lock(mutex_);
+    --t_uses;
     const bool last = --users_ == 0;
-    const bool within = --t_uses > 0;  // making something again on the way to another
-    if (!last && !within) return;
     if (last) free_.notify_all();
-    if (!set_aside_.load()) return;
+    if (last ? !set_aside_.load() : !over) return;
     const Values now = found(kOfThread, kCount);
-    Values then = last ? programs_ : before;
+    note_changes(now);
+    const Values& then = last ? programs_ : before;
     for (std::size_t i = kOfThread; i < kCount; ++i) {
-      if (now[i] != set_[i]) then[i] = now[i];
+      if (now[i] == then[i] || now[i] != set_[i]) continue;
+      kSettings[i].restore != nullptr ? kSettings[i].restore(then[i]) : kSettings[i].set(then[i]);
     }
-    set(now, then, kOfThread, kCount);
-    set_ = then;
+    asked_ = then;
+    set_ = found(kOfThread, kCount);
     set_aside_.store(!last);
   }
 
  private:
+  static constexpr std::chrono::seconds kPatience{10};
+
+  static bool same(const Values& one, const Values& other) {
+    return std::equal(one.begin() + kOfThread, one.begin() + kCount, other.begin() + kOfThread);
+  }
+  // Whatever is not as it was set the program has set.
+  void note_changes(const Values& now) {
+    for (std::size_t i = kOfThread; i < kCount && users_ > 0; ++i) {
+      if (now[i] != set_[i]) programs_[i] = now[i];
+    }
+  }
+
   std::mutex mutex_;  // nothing is taken with it
   std::condition_variable free_;
   std::atomic<bool> set_aside_{false};
   std::size_t users_ = 0;
   static thread_local std::size_t t_uses;
-  Values programs_{}, set_{};
+  Values programs_{}, asked_{}, set_{};  // set: as it came out
 };
 
 thread_local std::size_t ProcessSettings::t_uses = 0;
@@ -211,11 +228,11 @@ Conditions Conditions::now() {
 
 Conditions::Guard::Guard(const Conditions& wanted) : wanted_(wanted), before_(now().values_) {
   set(before_, wanted_.values_, 0, kOfThread);
-  process_settings().begin(wanted_.values_);
+  over_ = process_settings().begin(wanted_.values_);
 }
 
 Conditions::Guard::~Guard() {
-  process_settings().end(before_);
+  process_settings().end(before_, over_);
   set(wanted_.values_, before_, 0, kOfThread);
 }
 

@@ -1,7 +1,7 @@
 // What besides its arguments decides the bits of an operation's result: torch's settings, of the thread and of the process.
 //
 // Covers: keeping them when an operation is seen, setting them while it runs again. Those of the process other threads meet, too,
-// meanwhile: where a program changes them while several of its threads compute, that can be seen (docs/limits.md).
+// meanwhile: where a program changes them while several of its threads compute, that can be seen (docs/again.md).
 // Leaves: the dispatcher's state, which is the same for all that is run again (torch_remaker.cpp).
 #pragma once
 
@@ -34,6 +34,7 @@ class Conditions {
    private:
     const Conditions& wanted_;
     std::array<std::int64_t, kMost> before_;
+    bool over_ = false;  // others, which come back
   };
 
  private:

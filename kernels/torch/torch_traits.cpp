@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <set>
 #include <sstream>
 #include <string_view>
 
@@ -92,28 +93,34 @@ std::string source_of(const std::string& line) {
   return at == std::string::npos ? "" : line.substr(at + kAt.size());
 }
 
-// The directory in which torch was compiled, by one of its kernels. Others have folders of torch's names, too.
-const std::string& home_of_torch() {
-  static const std::string home = [] {
-    const auto empty = c10::Dispatcher::singleton().findOp({"aten::empty", "memory_format"});
-    std::istringstream kernels(empty ? empty->dumpState() : "");
+// Of a source of torch's the folders that torch has it in, without those around; all of it, if there are none.
+std::string_view in_torch(std::string_view source) {
+  const std::size_t at = std::min(source.find("aten/src/ATen/"), source.find("torch/csrc/"));
+  return at == std::string_view::npos ? source : source.substr(at);
+}
+
+// The directories in which torch was compiled, by the kernels of an operator that nobody else has one for: its own, and that of
+// what it generated. Others have folders of torch's names, too.
+const std::set<std::string>& homes_of_torch() {
+  static const std::set<std::string> homes = [] {
+    std::set<std::string> found;
+    const auto known = c10::Dispatcher::singleton().findOp({"aten::digamma", ""});
+    std::istringstream kernels(known ? known->dumpState() : "");
     for (std::string line; std::getline(kernels, line);) {
-      if (!line.starts_with("CPU")) continue;
       const std::string source = source_of(line);
-      for (const std::string_view folder : {"build/aten/src/ATen/", "aten/src/ATen/"}) {
-        if (const std::size_t at = source.find(folder); at != std::string::npos) return source.substr(0, at);
+      if (const std::size_t around = source.size() - in_torch(source).size(); around < source.size()) {
+        found.insert(source.substr(0, around));
       }
     }
-    return std::string();
+    return found;
   }();
-  return home;
+  return homes;
 }
 
 bool is_torchs(const std::string& source) {
-  const std::string& home = home_of_torch();
-  if (!source.starts_with(home)) return false;
-  const std::string_view within = std::string_view(source).substr(home.size());
-  return within.starts_with("torch/csrc/") || within.find("aten/src/ATen/") != std::string_view::npos;
+  const std::string_view within = in_torch(source);
+  const bool is_one = within.starts_with("aten/src/ATen/") || within.starts_with("torch/csrc/");
+  return is_one && homes_of_torch().contains(source.substr(0, source.size() - within.size()));
 }
 
 // Whether it is torch's, with torch's own kernels: torch.library and extensions put others in their place, which may do anything.
