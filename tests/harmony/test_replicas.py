@@ -145,3 +145,50 @@ def test_a_wrapped_model_is_refused(tmp_path: Path) -> None:
             )
     finally:
         distributed.destroy_process_group()
+
+
+ONE_WRITES = """
+import hashlib, os
+import torch, vtensor
+from torch import distributed, nn
+
+torch.set_num_threads(1)
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.average = nn.Linear(8, 8).requires_grad_(False)
+
+    def forward(self, x):
+        if rank == 0:  # an average of weights, which one process keeps for all
+            for average, weight in zip(self.average.parameters(), self.layers[0].parameters()):
+                average.data.lerp_(weight.data, 0.1)
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+torch.manual_seed(0)
+model = Net()
+optimizer = torch.optim.SGD(model.layers.parameters(), lr=0.1)
+trainer = vtensor.Harmony(
+    model, optimizer, loss=lambda model, x: model(x).square().mean(), microbatches=4, packs=2, data_parallel=True
+)
+for step in range(4):
+    torch.manual_seed(10 * step + rank)
+    trainer.step(torch.randn(16, 8))
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.layers.parameters())).hexdigest()
+os.write(1, f"digest {rank} {digest} {len(trainer.packs)}\\n".encode())
+distributed.destroy_process_group()
+os._exit(0)
+"""
+
+
+def test_what_one_process_cannot_do_by_turns_no_process_does(tmp_path: Path) -> None:
+    """They would wait for each other at other collectives."""
+    done = torchrun(ONE_WRITES, tmp_path, 2)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("digest")]
+    assert len(lines) == 2 and lines[0][2:] == lines[1][2:] and lines[0][3] == "0"

@@ -273,12 +273,59 @@ class Stepping(Net):
         self.layers[1].weight.register_post_accumulate_grad_hook(update)
 
 
-@pytest.mark.parametrize("make", [Momentum, Stepping])
+class Rolling(Net):
+    """The same values, elsewhere."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.layers[2].weight
+        weight.data.copy_(weight.data.roll(1, 0))
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("make", [Momentum, Stepping, Rolling])
 def test_layers_take_no_turns_while_weights_are_written(
     make: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
 ) -> None:
     check(make)
     assert "weights are written in forward or backward" in caplog.text
+
+
+class Initialised(nn.Module):
+    """By the first data it sees, as ActNorm is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.seen = nn.Parameter(torch.ones(8)), False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.seen:
+            self.scale.data.copy_(1 / (x.std(0) + 1))
+            self.seen = True
+        return x * self.scale
+
+
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 8, max_norm=0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.table((x[:, 0] * 10).long().remainder(10))
+
+
+@pytest.mark.parametrize("make", [lambda: Net(Initialised), lambda: Net(first=Tokens())], ids=["once", "max_norm"])
+def test_weights_written_once_or_to_keep_their_norm(
+    make: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
+) -> None:
+    check(make)
+    assert "take none" not in caplog.text
+    model = make()
+    trainer = vtensor.Harmony(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), loss=loss, microbatches=4, packs=2, recompute=True
+    )
+    for _ in range(2):
+        trainer.step(torch.randn(16, 8))
+    assert [len(pack) for pack in trainer.packs] == [2, 2]
 
 
 def test_weights_that_only_move_keep_nobody_from_taking_turns(caplog: pytest.LogCaptureFixture) -> None:

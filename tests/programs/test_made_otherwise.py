@@ -56,6 +56,22 @@ def default_dtype_of_the_same_size(drop: Drop) -> Any:
     return _default_dtype(torch.bfloat16, torch.float16, drop)
 
 
+def precision_of_products(drop: Drop) -> Any:
+    """Exact; then both what is general and what is not say otherwise. (Other bits on processors with bfloat16.)"""
+    mkldnn = torch.backends.mkldnn
+    places: list[Any] = [mkldnn, mkldnn.matmul]
+    before = [place.fp32_precision for place in places]
+    product = torch.randn(512, 512) @ torch.randn(512, 512)
+    try:
+        for place in places:
+            place.fp32_precision = "bf16"
+        drop()
+        return product, product + 1, [place.fp32_precision for place in places]
+    finally:
+        for place, precision in zip(places, before, strict=True):
+            place.fp32_precision = precision
+
+
 def a_list_of_a_script_that_changes_it(drop: Drop) -> Any:
     def flips(x: torch.Tensor, axes: list[int]) -> torch.Tensor:
         flipped = torch.flip(x, axes)
@@ -171,6 +187,7 @@ def denormals(drop: Drop) -> Any:
 PROGRAMS = [
     default_dtype,
     default_dtype_of_the_same_size,
+    precision_of_products,
     a_list_of_a_script_that_changes_it,
     places_in_memory,
     sums_in_any_order,

@@ -7,7 +7,7 @@ Leaves: finding layers (``layers``), watching them run (``stops``), cutting rows
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import torch
@@ -53,9 +53,14 @@ class Packing:
         multiple: int,
         states: bool = True,
     ) -> None:
+        self.found = list(layers)
+        """All of them; of these take turns:"""
         self.layers = list(layers)
         self.ordered = False
         """Whether the layers are in the order in which they run."""
+        self.settled = False
+        """Whether no weights were written when that was last looked at."""
+        self._looked = False
         self.constants: Constants | None = None
         """Buffers that are, as far as the first microbatch has shown."""
         self.budget: int | None = None
@@ -81,11 +86,20 @@ class Packing:
             runs = cut_evenly(sizes, -(-len(runs) // self._multiple) * self._multiple)
         return [[self.layers[k] for k in run] for run in runs]
 
-    def order_by(self, order: LayerOrder) -> None:
-        """From now on layers are those that can take turns, in the order in which they ran."""
-        found, unseen, weights = len(self.layers), order.unseen(), order.weights()
-        none = self.layers if weights else itertools.chain(*unseen.values())
-        self.layers, self.constants, self.ordered = order.once(none), order.constants(), True
+    def order_by(self, order: LayerOrder, agreed: Callable[[list[bool]], list[bool]] = list) -> None:
+        """From now on layers are those that can take turns, in the order in which they ran.
+
+        None can where weights are written. That is looked at twice, as some are once, by their first data (ActNorm):
+        until then none do. Of several processes those take turns that can in all, as `agreed` by them.
+        """
+        found, unseen, weights = len(self.found), order.unseen(), order.weights()
+        once = order.once(itertools.chain(*unseen.values()))
+        *can, self.settled = agreed([*(layer in once for layer in self.found), not weights])
+        able = set(itertools.compress(self.found, can)) if self.settled else set()
+        self.layers, self.constants = [layer for layer in once if layer in able], order.constants()
+        self.ordered, self._looked = self.settled or self._looked, True
+        if not self.ordered:
+            return
         for module in dict.fromkeys(module for module, _ in unseen):
             names = {name: layers for (each, name), layers in unseen.items() if each is module}
             log.warning(
@@ -103,7 +117,7 @@ class Packing:
             )  # fmt: skip
         if found and not order.ran:
             log.warning("Harmony: none of the layers it found is called, so none can take turns; layers= names others")
-        elif found and not self.layers and not unseen and not weights:
+        elif found and not self.layers and self.settled and not unseen:
             log.warning(
                 "Harmony: every layer ran more than once, or between two runs of what changes its buffers, so none can "
                 "take turns; layers= names others"

@@ -16,7 +16,7 @@ from ..errors import HarmonyError
 from .buffers.copies import BufferCopies
 from .generators import Generators
 from .packing import Packing
-from .pipeline import Pipeline
+from .pipeline import Look, Pipeline
 from .turns.layer_order import LayerOrder
 
 __all__ = ["rehearse"]
@@ -37,20 +37,27 @@ def rehearse(pipeline: Pipeline, packing: Packing, model: nn.Module, loss: Calla
         with torch.no_grad(), BufferCopies(model):
             return loss()
 
-    try:
+    def watched() -> tuple[Look, Any]:
         with torch.no_grad(), BufferCopies(model), pipeline.look() as look:
-            order = LayerOrder(model, packing.layers)
+            order = LayerOrder(model, packing.found)
             try:
                 found = loss()
             finally:
                 order.remove()
-            if order.weights():
+            packing.order_by(order)
+            return look, found
+
+    try:
+        look, found = watched()
+        if not packing.ordered:
+            generators.enter(0)
+            look, found = watched()
+            if not packing.settled:
                 raise HarmonyError(
                     "the forward of this model writes weights, as MoCo's momentum encoder is written: the processes of "
-                    "a pipeline could not keep the ordinary loop's order. Make the model anew, as it was written once "
-                    "by now, and train without pipeline=True"
+                    "a pipeline could not keep the ordinary loop's order. Make the model anew, as it was written "
+                    "twice by now, and train without pipeline=True"
                 )
-            packing.order_by(order)
         pipeline.place(packing.packs(), look)
         look.check(again, found, [layer for layer in packing.layers if not pipeline.here(layer)])
     finally:

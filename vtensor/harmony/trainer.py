@@ -241,7 +241,7 @@ class Harmony:
             with explained() if self._recompute else contextlib.nullcontext():
                 (value if self._scaler is None else self._scaler.scale(value)).backward()
             if order is not None and index == 0:
-                self._packing.order_by(order)
+                self._packing.order_by(order, list if self._replicas is None else self._replicas.agreed)
 
         def last() -> int:
             return 2 * len(turns.packs) + (calls is not None)
@@ -265,9 +265,7 @@ class Harmony:
                 turns.take(self.packs, self._packing.constants)
             else:  # the first microbatch, by itself, shows the order
                 turns.begin_alone(self.packs)
-                order = LayerOrder(
-                    self.model, self._packing.layers, lambda: weave.current() == 0, torch.is_grad_enabled
-                )
+                order = LayerOrder(self.model, self._packing.found, lambda: weave.current() == 0, torch.is_grad_enabled)
                 leaving.callback(order.remove)
             if self._pipeline is not None:
                 calls = self._pipeline.begin(count, turns.packs, weave)

@@ -1,8 +1,8 @@
 """Kernels that a program puts in the place of torch's own, and takes away.
 
 Covers: those of ``torch.library.Library("aten", "IMPL")``, and those in libraries that are loaded
-(``torch.ops.load_library``, ``torch.utils.cpp_extension``, ``import`` of what is linked to torch): what was made by one
-kernel is not made again by another, and operators are looked at anew.
+(``torch.ops.load_library``, ``torch.utils.cpp_extension``, ``import`` of a module that is itself linked to torch): what
+was made by one kernel is not made again by another, and operators are looked at anew.
 Leaves: kernels of operators of the program's own, none of which runs again (``kernels/torch/torch_traits.cpp``).
 """
 
@@ -53,7 +53,7 @@ def _may_be_of_torchs_own(*_: Any) -> bool:
 
 
 def _may_be_of_what_it_loads(_loader: Any, spec: ModuleSpec) -> bool:
-    """Whether the module's file names torch's core, as all do that are linked to it."""
+    """Whether the module's file names torch's core, as all do that are linked to it, but not by a library of theirs."""
     try:
         with Path(str(spec.origin)).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(b"libc10") >= 0

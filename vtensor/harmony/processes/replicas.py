@@ -47,11 +47,18 @@ class Replicas:
 
     def least(self, value: int) -> int:
         """Of all processes' values. A collective: all must call it."""
-        mine = torch.tensor(
-            [value], dtype=torch.int64, device=self._parameters[0].device if self._parameters else "cpu"
-        )
+        return self._least([value])[0]
+
+    def agreed(self, values: Sequence[bool]) -> list[bool]:
+        """Which are true in all processes. A collective: all must call it."""
+        return [value > 0 for value in self._least(values)]
+
+    def _least(self, values: Sequence[int]) -> list[int]:
+        device = self._parameters[0].device if self._parameters else "cpu"
+        mine = torch.tensor(values, dtype=torch.int64, device=device)
         distributed.all_reduce(mine, distributed.ReduceOp.MIN, group=self._group)
-        return int(mine.item())
+        found: list[int] = mine.tolist()
+        return found
 
     def share_buffers(self) -> None:
         """Those of the first process for all, as by ``DistributedDataParallel``; a module may have put others there.
@@ -70,9 +77,8 @@ class Replicas:
 
     def complete_everywhere(self, parameters: Sequence[torch.Tensor], complete: set[torch.Tensor]) -> set[torch.Tensor]:
         """Of the parameters, which all processes have all gradients of. A collective: all must call it."""
-        mine = torch.tensor([p in complete for p in parameters], dtype=torch.int32, device=parameters[0].device)
-        distributed.all_reduce(mine, distributed.ReduceOp.MIN, group=self._group)
-        return {p for p, all_have in zip(parameters, mine.tolist(), strict=True) if all_have}
+        mine = [p in complete for p in parameters]
+        return {p for p, all_have in zip(parameters, self.agreed(mine), strict=True) if all_have}
 
     def with_gradients(self, parameters: Sequence[torch.Tensor]) -> set[torch.Tensor]:
         """Of the parameters, which some process has a gradient of. A collective: all must call it."""
