@@ -143,13 +143,13 @@ class ProcessSettings {
   bool are_set_aside() const noexcept { return set_aside_.load(std::memory_order_relaxed); }
 
   // Whether it goes over what another set needs: one on this thread, on the way to which this one is made, or one that has not
-  // ended in time.
-  bool begin(const Values& wanted) {
+  // ended in time. `before`: those that it finds.
+  bool begin(const Values& wanted, Values* before) {
     std::unique_lock lock(mutex_);
     const auto is_free = [&] { return users_ == 0 || same(asked_, wanted); };
     if (t_uses == 0) free_.wait_for(lock, kPatience, is_free);
     const bool over = !is_free();
-    const Values now = found(kOfThread, kCount);
+    const Values now = *before = found(kOfThread, kCount);
     if (users_ == 0) programs_ = now;
     note_changes(now);
     set(now, wanted, kOfThread, kCount);
@@ -226,14 +226,14 @@ Conditions Conditions::now() {
   return conditions;
 }
 
-Conditions::Guard::Guard(const Conditions& wanted) : wanted_(wanted), before_(now().values_) {
-  set(before_, wanted_.values_, 0, kOfThread);
-  over_ = process_settings().begin(wanted_.values_);
+Conditions::Guard::Guard(const Conditions& wanted) : wanted_(wanted), of_thread_(found(0, kOfThread)) {
+  set(of_thread_, wanted_.values_, 0, kOfThread);
+  over_ = process_settings().begin(wanted_.values_, &of_process_);
 }
 
 Conditions::Guard::~Guard() {
-  process_settings().end(before_, over_);
-  set(wanted_.values_, before_, 0, kOfThread);
+  process_settings().end(of_process_, over_);
+  set(wanted_.values_, of_thread_, 0, kOfThread);
 }
 
 }  // namespace vt

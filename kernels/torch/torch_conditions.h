@@ -33,8 +33,8 @@ class Conditions {
 
    private:
     const Conditions& wanted_;
-    std::array<std::int64_t, kMost> before_;
-    bool over_ = false;  // others, which come back
+    std::array<std::int64_t, kMost> of_thread_, of_process_;  // as they were
+    bool over_ = false;                                       // others' of the process, which come back
   };
 
  private:

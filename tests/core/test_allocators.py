@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from torch.utils.cpp_extension import include_paths, library_paths
 
+from ..libraries import shared_library
 from ..warm import python
 
 # Memory that malloc knows nothing of, as mimalloc's within torch is.
@@ -54,15 +54,7 @@ with profile(activities=[ProfilerActivity.CPU], profile_memory=True):
 
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source = tmp_path_factory.mktemp("arena") / "arena.cpp"
-    source.write_text(SOURCE)
-    built = source.with_suffix(".so")
-    include, lib = (
-        [f"{prefix}{path}" for path in find()] for prefix, find in (("-I", include_paths), ("-L", library_paths))
-    )
-    command = ["g++", "-std=c++20", "-shared", "-fPIC", *include, str(source), "-o", str(built), *lib, "-lc10"]
-    subprocess.run(command, check=True)
-    return built
+    return shared_library(tmp_path_factory.mktemp("arena") / "arena.cpp", SOURCE)
 
 
 @pytest.mark.parametrize("priority", [0, 1])

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.cpp_extension import include_paths, library_paths
 
 import vtensor
 from vtensor import native
 from vtensor.hooks.kernels import _changing
 
+from ..libraries import shared_library
 from ..warm import python
 
 
@@ -206,16 +206,7 @@ assert vtensor.residency(y).dropped == 0 < vtensor.residency(z).dropped
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiled in folders that are called as torch's."""
-    include, lib = (
-        [f"{prefix}{path}" for path in find()] for prefix, find in (("-I", include_paths), ("-L", library_paths))
-    )
-    source = tmp_path_factory.mktemp("library") / "mytorch/csrc/other.cpp"
-    source.parent.mkdir(parents=True)
-    source.write_text(SOURCE)
-    built = source.with_suffix(".so")
-    command = ["g++", "-std=c++20", "-shared", "-fPIC", *include, str(source), "-o", str(built), *lib, "-ltorch_cpu"]
-    subprocess.run([*command, "-lc10"], check=True)
-    return built
+    return shared_library(tmp_path_factory.mktemp("library") / "mytorch/csrc/other.cpp", SOURCE)
 
 
 @pytest.mark.parametrize("how", ["loaded", "imported"])
