@@ -16,7 +16,6 @@ it, surplus flows back.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 
 import numpy as np
@@ -25,11 +24,11 @@ from ..iteration.lifetimes import cover
 from ..records.model import Bools, Ints
 from .problem import Cover, compress
 from .residual import Work, cancel_cycles
+from .sweep import EPSILON, prune, sweep
 
 __all__ = ["MUCH", "choose"]
 
 MUCH = 20e6  # for a choice by itself
-_EPSILON = 1e-9
 _FEW, _FEW_PAIRS = 80, 40  # gaps, for which there is time to nudge each, and each pair
 _TRIALS = 64  # nudges that are tried side by side
 
@@ -52,13 +51,13 @@ def choose(problem: Cover, *, improve: bool = True, whole: bool = False, work: f
         return np.zeros(0, dtype=np.int64)
     small = compress(problem)
     if not improve or whole:
-        return _prune(small, _sweep(small, whole), whole, free_too=True)
+        return prune(small, sweep(small, whole), whole, free_too=True)
     few = len(small.start) <= _FEW
     # On a circle not every way leads to the optimum; where gaps are few there is time for two.
-    starts = [_sweep_by_price(small)] + ([_sweep(small, whole)] if few else [])
+    starts = [_sweep_by_price(small)] + ([sweep(small, whole)] if few else [])
     left = Work(work)
-    ends = [_improve(small, _prune(small, used, whole), left, few) for used in starts]
-    return _prune(small, min(ends, key=small.total), whole, free_too=True)
+    ends = [_improve(small, prune(small, used, whole), left, few) for used in starts]
+    return prune(small, min(ends, key=small.total), whole, free_too=True)
 
 
 def _improve(problem: Cover, used: Ints, work: Work, nudging: bool) -> Ints:
@@ -66,7 +65,7 @@ def _improve(problem: Cover, used: Ints, work: Work, nudging: bool) -> Ints:
     while nudging and work.left > 0:
         work.turn(len(used) * problem.n)
         nudged = _nudge(problem, used)
-        if problem.total(nudged) >= problem.total(used) - _EPSILON:
+        if problem.total(nudged) >= problem.total(used) - EPSILON:
             break
         used = cancel_cycles(problem, nudged, work)
     return used
@@ -82,115 +81,12 @@ def _sweep_by_price(problem: Cover) -> Ints:
         limit = np.where(problem.price <= dearest, problem.limit - used, 0)
         rest = np.minimum(-problem.surplus(used), cover(n, problem.start, problem.stop, limit))
         if (rest > 0).any():
-            used = used + _sweep(Cover(n, rest, problem.start, problem.stop, limit, problem.price), False)
-    return used
-
-
-def _sweep(problem: Cover, whole: bool) -> Ints:
-    """Farthest next use first, around the circle until the choice repeats."""
-    n, limit = problem.n, problem.limit
-    used = np.where(problem.price <= 0, limit, 0)
-    base = problem.surplus(used)
-    priced = np.flatnonzero((problem.price > 0) & (limit > 0))
-    priced = priced[np.argsort(problem.start[priced], kind="stable")]
-    opens = np.searchsorted(problem.start[priced], np.arange(n + 1)).tolist()  # from which of them on, by row
-    stop, limits = problem.stop.tolist(), limit.tolist()
-    price = problem.price.tolist()
-    opening = [(-stop[g], price[g], g, 1) for g in priced.tolist()]
-    deficit = (-base).tolist()
-    best: Ints | None = None
-    best_price = np.inf
-    carried: dict[int, int] = {}
-    # What is away at the turn is unknown at first: gaps that reach over it are candidates from row 0 on.
-    over = np.sort(priced[problem.stop[priced] > n]).tolist()
-    for _ in range(4):
-        taken = dict(carried)
-        ends: list[int] = [0] * (2 * n + 1)
-        away = 0
-        for g, amount in carried.items():
-            away += amount
-            ends[stop[g] - n] += amount
-        heap: list[tuple[int, float, int, int]] = []
-        room = {}
-        for g in over:
-            left = limits[g] - carried.get(g, 0)
-            if left > 0:
-                room[g] = left
-                heapq.heappush(heap, (-(stop[g] - n), price[g], g, 0))
-        period: dict[int, int] = {}
-        for row in range(n):
-            away -= ends[row]
-            if opens[row] < opens[row + 1]:
-                for opened in opening[opens[row] : opens[row + 1]]:
-                    heapq.heappush(heap, opened)
-            missing = deficit[row] - away
-            while missing > 0 and heap:
-                _, _, g, fresh = heap[0]
-                final = stop[g] if fresh else stop[g] - n
-                have = (limits[g] - period.get(g, 0)) if fresh else room[g]
-                if final <= row or have <= 0:
-                    heapq.heappop(heap)
-                    continue
-                amount = have if whole or have < missing else missing
-                away += amount
-                missing -= amount
-                ends[final] += amount
-                if fresh:
-                    period[g] = period.get(g, 0) + amount
-                else:
-                    room[g] -= amount
-                    taken[g] = taken.get(g, 0) + amount
-        carried_out = {g: amount for g, amount in period.items() if stop[g] > n}
-        # Close the circle: a gap over the turn is used as far as either end of it asks for.
-        closed = np.where(problem.price <= 0, limit, 0)
-        for source in (period, taken):
-            for g, amount in source.items():
-                closed[g] = max(closed[g], amount)
-        closed = _prune(problem, closed, whole)
-        total = problem.total(closed)
-        if total < best_price - _EPSILON:
-            best, best_price = closed, total
-        if carried_out == carried:
-            break
-        carried = carried_out
-    assert best is not None
-    return best
-
-
-def _prune(problem: Cover, used: Ints, whole: bool, free_too: bool = False) -> Ints:
-    """Take back what is not needed, the dearest first; gaps of price 0 only if asked for."""
-    surplus = problem.surplus(used)
-    some = problem.least(surplus) > 0
-    if not free_too:
-        some &= problem.price > 0
-    return _take_back(problem, used, surplus, some, whole)
-
-
-def _take_back(problem: Cover, used: Ints, surplus: Ints, some: Bools, whole: bool) -> Ints:
-    """Less of the gaps in `some`, [g], the dearest first, as far as the `surplus` of `used` goes.
-
-    Most gaps are needed whole, and remain so: what is taken back leaves less to spare.
-    """
-    used, surplus, n = used.copy(), surplus.copy(), problem.n
-    some = some & (used > 0)
-    for g in problem.dearest_first[some[problem.dearest_first]].tolist():
-        a, b = int(problem.start[g]), int(problem.stop[g])
-        there = surplus[a:b]  # up to the turn
-        spare = int(there.min())
-        if b > n:
-            spare = min(spare, int(surplus[: b - n].min()))
-        amount = min(spare, int(used[g]))
-        if amount <= 0 or (whole and amount < used[g]):
-            continue
-        used[g] -= amount
-        there -= amount
-        if b > n:
-            surplus[: b - n] -= amount
+            used = used + sweep(Cover(n, rest, problem.start, problem.stop, limit, problem.price), False)
     return used
 
 
 def _take_back_each(problem: Cover, used: Ints, surplus: Ints, some: Bools) -> Ints:
-    """As `_take_back`, of t choices side by side: `used` and `some` are [t, g], `surplus` is [t, n]."""
+    """As `prune` takes back, of t choices side by side: `used` and `some` are [t, g], `surplus` is [t, n]."""
     used, surplus, n = used.copy(), surplus.copy(), problem.n
     some = some & (used > 0)
     asked = np.flatnonzero(some.any(axis=0))
@@ -224,10 +120,10 @@ def _nudge(problem: Cover, used: Ints) -> Ints:
     surplus = problem.surplus(used) + np.einsum("kg,gn->kn", more, over)
     spare = problem.least(surplus)
     worth = np.einsum("kg,g->k", np.where(more > 0, 0, np.minimum(spare, used)) - more, problem.price)
-    worthy = np.flatnonzero(worth > _EPSILON)
+    worthy = np.flatnonzero(worth > EPSILON)
     for some in np.split(worthy, range(_TRIALS, len(worthy), _TRIALS)):
         trials = _take_back_each(problem, used + more[some], surplus[some], (spare[some] > 0) & (problem.price > 0))
-        better = [k for k, trial in enumerate(trials) if problem.total(trial) < problem.total(used) - _EPSILON]
+        better = [k for k, trial in enumerate(trials) if problem.total(trial) < problem.total(used) - EPSILON]
         if better:
             return np.asarray(trials[better[0]])
     return used
