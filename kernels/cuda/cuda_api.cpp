@@ -6,6 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include "cuda/cuda_status.h"
+
 namespace vt {
 
 namespace {
@@ -36,7 +38,7 @@ CudaApi open(const std::string& library) {
 
 const CudaApi& CudaApi::load(const char* library) {
   static std::mutex mutex;
-  static std::map<std::string, CudaApi> loaded;
+  static auto& loaded = *new std::map<std::string, CudaApi>();  // never destroyed: tensors of the program's may outlive it
   const std::string name = library != nullptr ? library : "libcuda.so.1";
   std::lock_guard lock(mutex);
   const auto found = loaded.find(name);
@@ -63,7 +65,8 @@ CUresult CudaApi::map(CUdeviceptr at, Bytes each, std::span<const CUmemGenericAl
   }
   if (result == CUDA_SUCCESS) return result;
   while (mapped-- > 0) {
-    if (cuMemUnmap_(at + mapped * each, each) != CUDA_SUCCESS) fatal("a mapping that was not finished cannot be taken back");
+    const Status undone = status_if_not_lost("cuMemUnmap", cuMemUnmap_(at + mapped * each, each));
+    if (!undone.ok()) fatal("a mapping that was not finished cannot be taken back");
   }
   return result;
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cuda/cuda_api.h"
+#include "cuda/cuda_status.h"
 
 namespace vt {
 
@@ -51,12 +52,5 @@ class Current {
   bool pushed_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
-
-// What CUDA answered, as a status.
-inline Status cuda_status(const char* call, CUresult result) {
-  // When the process ends the driver goes before the last tensors do: then nothing is left to be kept in order.
-  if (result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED) return kOk;
-  return {Code::refused, call, static_cast<int>(result)};
-}
 
 }  // namespace vt

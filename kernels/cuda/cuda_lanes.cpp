@@ -36,7 +36,7 @@ CudaLanes::~CudaLanes() {
 Status CudaLanes::keep(Events& events, std::size_t count) {
   while (events.at_hand.size() < count) {
     CUevent made = nullptr;
-    const Status status = cuda_status("cuEventCreate", api_.cuEventCreate_(&made, events.flags));
+    const Status status = status_if_not_lost("cuEventCreate", api_.cuEventCreate_(&made, events.flags));
     if (!status.ok()) return status;
     events.at_hand.push_back(made);
   }
@@ -63,7 +63,7 @@ Status CudaLanes::record(Lane lane, Events& events, CUevent* end) {
   Status status = keep(events, 1);
   if (!status.ok()) return status;
   *end = events.at_hand.back();
-  status = cuda_status("cuEventRecord", api_.cuEventRecord_(*end, recordable(lane)));
+  status = status_if_not_lost("cuEventRecord", api_.cuEventRecord_(*end, recordable(lane)));
   if (status.ok()) events.at_hand.pop_back();
   return status;
 }
@@ -100,8 +100,8 @@ Status CudaLanes::start(Lane lane, const Gathered& copy, CUevent* begin) {
   Status status = line(lane).copies % kTimed == 0 ? record(lane, timed_, begin) : kOk;
   if (!status.ok()) return status;
   status = lane == Lane::out
-               ? cuda_status("copy_out", api_.cuMemcpyDtoHAsync_(copy.memory, device, copy.bytes, stream))
-               : cuda_status("copy_in", api_.cuMemcpyHtoDAsync_(device, copy.memory, copy.bytes, stream));
+               ? status_if_not_lost("copy_out", api_.cuMemcpyDtoHAsync_(copy.memory, device, copy.bytes, stream))
+               : status_if_not_lost("copy_in", api_.cuMemcpyHtoDAsync_(device, copy.memory, copy.bytes, stream));
   if (!status.ok() && *begin != nullptr) timed_.at_hand.push_back(std::exchange(*begin, nullptr));
   return status;
 }
@@ -136,7 +136,7 @@ void CudaLanes::collect(Line& line) {
     const CUresult result = api_.cuEventQuery_(oldest.end);
     const bool captured = result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result == CUDA_ERROR_CAPTURED_EVENT;
     if (result == CUDA_ERROR_NOT_READY || captured) return;
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED) {
+    if (!status_if_not_lost("cuEventQuery", result).ok()) {
       line.broken = true;
       return;
     }
@@ -232,7 +232,7 @@ Status CudaLanes::order(Lane later, Ticket earlier) {
   if (earlier.number == 0 || earlier.number > before.issued) return illegal("order");
   if (earlier.number <= before.passed) return kOk;
   go(earlier.lane);  // not `later`: what was gathered there comes after it, too, and nothing that was asked for can wait for that
-  return cuda_status("cuStreamWaitEvent", api_.cuStreamWaitEvent_(line(later).stream, end_of(earlier), 0));
+  return status_if_not_lost("cuStreamWaitEvent", api_.cuStreamWaitEvent_(line(later).stream, end_of(earlier), 0));
 }
 
 Status CudaLanes::stamp(Lane lane) {
@@ -250,7 +250,7 @@ Status CudaLanes::read_stamps(std::vector<std::uint64_t>* passed) {
   Status status = kOk;
   for (const CUevent moment : stamps_) {
     float ms = 0;
-    if (status.ok()) status = cuda_status("cuEventElapsedTime", api_.cuEventElapsedTime_(&ms, stamps_.front(), moment));
+    if (status.ok()) status = status_if_not_lost("cuEventElapsedTime", api_.cuEventElapsedTime_(&ms, stamps_.front(), moment));
     passed->push_back(static_cast<std::uint64_t>(std::max(ms, 0.0F) * 1e6));
   }
   timed_.at_hand.insert(timed_.at_hand.end(), stamps_.begin(), stamps_.end());

@@ -96,7 +96,7 @@ Status CudaDriver::release(Address base) {
   for (const Address at : host_mapped_) {
     if (at >= base && at < base + found->second) return illegal("release");
   }
-  const Status status = cuda_status("release", api_.cuMemAddressFree_(at_device(base), found->second));
+  const Status status = status_if_not_lost("release", api_.cuMemAddressFree_(at_device(base), found->second));
   if (status.ok()) reservations_.erase(found);
   return status;
 }
@@ -136,8 +136,8 @@ Status CudaDriver::make(const CUmemAllocationProp& what, std::span<const CUmemLo
 }
 
 void CudaDriver::unmake(const Chunk& gone) {
-  if (!cuda_status("cuMemUnmap", api_.cuMemUnmap_(at_device(gone.home), chunk_bytes_)).ok() ||
-      !cuda_status("cuMemAddressFree", api_.cuMemAddressFree_(at_device(gone.home), chunk_bytes_)).ok()) {
+  if (!status_if_not_lost("cuMemUnmap", api_.cuMemUnmap_(at_device(gone.home), chunk_bytes_)).ok() ||
+      !status_if_not_lost("cuMemAddressFree", api_.cuMemAddressFree_(at_device(gone.home), chunk_bytes_)).ok()) {
     fatal("memory that nothing uses cannot be unmapped");
   }
   (void)api_.cuMemRelease_(gone.handle);
@@ -216,11 +216,11 @@ Status CudaDriver::unmap_run(Address at, std::size_t chunks) {
   for (std::size_t i = 0; i < chunks; ++i) {
     if (!mapped_.contains(at + i * chunk_bytes_)) return illegal("unmap");
   }
-  Status status = cuda_status("cuMemUnmap", api_.cuMemUnmap_(at_device(at), chunks * chunk_bytes_));
+  Status status = status_if_not_lost("cuMemUnmap", api_.cuMemUnmap_(at_device(at), chunks * chunk_bytes_));
   for (std::size_t i = 0; i < chunks; ++i) {
     // What cannot be taken back in one call can be in several.
     if (!status.ok() && chunks > 1) {
-      const Status single = cuda_status("cuMemUnmap", api_.cuMemUnmap_(at_device(at + i * chunk_bytes_), chunk_bytes_));
+      const Status single = status_if_not_lost("cuMemUnmap", api_.cuMemUnmap_(at_device(at + i * chunk_bytes_), chunk_bytes_));
       if (!single.ok() && i == 0) return status;
       if (!single.ok()) fatal("a mapping cannot be taken back: " + describe(single));
     } else if (!status.ok()) {
@@ -272,7 +272,7 @@ Status CudaDriver::unmap_host(Address at) {
   const Current current(context_);
   std::lock_guard lock(mutex_);
   if (!host_mapped_.contains(at)) return illegal("unmap_host");
-  const Status status = cuda_status("cuMemUnmap", api_.cuMemUnmap_(at_device(at), chunk_bytes_));
+  const Status status = status_if_not_lost("cuMemUnmap", api_.cuMemUnmap_(at_device(at), chunk_bytes_));
   if (status.ok()) host_mapped_.erase(at);
   return status;
 }

@@ -31,7 +31,10 @@ void Fences::note_use(Lane stream, Range& range) {
 }
 
 void Fences::begin(Range& range, Lane stream) {
-  order_.after(stream, uses_of(range));  // of the tensor that had its addresses before
+  const Fence former = uses_of(range);  // of the tensor that had its addresses before
+  order_.after(stream, former);
+  range.before.add(former);
+  range.before.leave_out(stream);
   range.home = stream;
   range.others.clear();
   range.recorded.clear();
@@ -44,6 +47,7 @@ void Fences::end(Range& range) {
   note_use(range.home, range);
   for (const Lane stream : range.recorded) note_use(stream, range);
   range.recorded.clear();  // what they are asked for from now on does not use it
+  range.before.clear();
 }
 
 void Fences::made(const Range& from, Range& to) {

@@ -7,7 +7,8 @@
 //     chunk is the one the data left, and its fence lies behind that copy, or the address led elsewhere, and
 //     OrderedMappings::lead_to saw to it;
 //   - a stream that allocates comes after the fences of the chunks it gets;
-//   - a stream that uses a tensor comes after the copies that brought it.
+//   - a stream that uses a tensor comes after the copies that brought it, and after what the stream that allocated it came after
+//     then: a program that waited for the device may well use on another what it just made on one.
 //
 // Covers: the uses of a range by streams, and the fences of what is free.
 // Leaves: tickets (stream_order.h), what is done with them (ordered_mappings.h, ordered_slots.h, ordered_moves.h).

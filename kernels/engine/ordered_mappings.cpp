@@ -11,9 +11,11 @@ constexpr int kHops = 32;  // from seat to seat, in search of a free one
 Status OrderedMappings::back(Range& range, std::span<const ChunkId> chunks) {
   const Status status = lead_to(range, 0, chunks);
   if (!status.ok()) return status;
+  range.before.clear();
   for (const ChunkId chunk : chunks) {
-    if (chunk != kNone) order_.after(range.home, fences_.of_chunk(chunk));
+    if (chunk != kNone) range.before.add(fences_.of_chunk(chunk));
   }
+  order_.after(range.home, range.before);
   return kOk;
 }
 

@@ -172,7 +172,8 @@ void OrderedMoves::give_away(Lock&, Range& range, const std::function<void()>& b
   bring();
   Fence brought;
   brought.add({Lane::in, range.ready.load()});
-  if (const Ticket made = Fences::maker(range); made.number > 0) brought.add(made);
+  brought.add(Fences::maker(range));
+  brought.add(range.before);
   order_.wait(brought);
 }
 

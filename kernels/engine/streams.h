@@ -23,9 +23,10 @@ class Streams {
   void ready_on(Lane stream, Range& range) {
     range.seen.store(true, std::memory_order_relaxed);
     const std::uint64_t ready = range.ready.load();
-    if (!order_.waited_for(stream, ready)) come_after(stream, {Lane::in, ready});
+    if (!order_.waited_for(stream, ready)) come_after(stream, Ticket{Lane::in, ready});
     const Ticket maker = Fences::maker(range);
     if (maker.number != 0 && maker.lane != stream) come_after(stream, maker);
+    if (stream != range.home && !range.before.empty()) come_after(stream, range.before);
   }
   // The operation that pinned the range has been asked of `stream`. Before Engine::unpin().
   void used_on(Lane stream, Range& range) noexcept;
@@ -58,7 +59,11 @@ class Streams {
   std::uint64_t waits() const noexcept { return order_.waits(); }
 
  private:
-  void come_after(Lane later, Ticket earlier);
+  template <typename Earlier>  // a ticket, or a fence
+  void come_after(Lane later, const Earlier& earlier) {
+    Lock lock(mutex_);
+    order_.after(later, earlier);
+  }
 
   std::mutex& mutex_;
   const std::atomic<bool>& closed_;

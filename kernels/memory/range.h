@@ -77,6 +77,7 @@ struct Range {
   std::atomic<std::uint64_t> made{0};
   std::atomic<std::uint64_t> used{0};      // the newest use: lane and number of a ticket, packed; 0 for none
   Fence others;                            // uses by other streams before it
+  Fence before;                            // what `home` came after when it began: who uses it elsewhere comes after that, too
   std::vector<Lane> recorded;      // streams that may use it until it is freed
   bool seated = false;                     // its vTensors have seats (engine/seats.h)
   std::uint32_t in_seat = 0;               // how many of them sat there when it was allocated

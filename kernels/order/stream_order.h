@@ -31,7 +31,12 @@ class Fence {
   void add(const Fence& other) {
     for (const Ticket& point : other.points_) add(point);
   }
+  // What a stream has to come after that passes the points of `lane` in order anyway.
+  void leave_out(Lane lane) {
+    std::erase_if(points_, [lane](const Ticket& point) { return point.lane == lane; });
+  }
   void clear() noexcept { points_.clear(); }
+  bool empty() const noexcept { return points_.empty(); }
   auto begin() const noexcept { return points_.begin(); }
   auto end() const noexcept { return points_.end(); }
 

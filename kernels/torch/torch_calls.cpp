@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstring>
@@ -229,7 +230,10 @@ at::Tensor TorchCall::make(const Tensor& tensor, const std::function<Address(std
     data = c10::DataPtr(at, copy.release(), [](void* p) { delete static_cast<std::shared_ptr<std::byte[]>*>(p); }, tensor.device);
   } else {
     const Manage nothing(Managing::none);
+    const at::DisableRecordFunctionGuard unseen;
     auto copy = std::make_unique<at::Tensor>(tensor.device_bytes.clone());
+    const auto here = c10::impl::VirtualGuardImpl(tensor.device.type()).getStream(tensor.device);
+    tensor.device_bytes.record_stream(here);  // it may have been kept on another, which would have its memory back at once
     void* at = copy->data_ptr();
     data = c10::DataPtr(at, copy.release(), [](void* p) { delete static_cast<at::Tensor*>(p); }, tensor.device);
   }

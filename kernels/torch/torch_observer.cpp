@@ -181,11 +181,12 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
   // An operation that itself enabled vtensor ends before it is observed: nested in it, nothing is.
   const bool observe = engine != nullptr && engine == thread.engine && !(streams != nullptr && in_forked_child());
   const bool transparent = traits.transparent || !observe;
-  const auto stream = observe ? current_stream(*engine) : Lane::none;
-  thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, stream,
+  thread.frames.push_back({static_cast<std::uint32_t>(thread.uses.size()), transparent, traits.name, traits.id, kNone, Lane::none,
                            traits.draws && observe, traits.keeps_arguments && observe});
   thread.solid += !transparent;
   if (!observe) return nullptr;
+  const Lane stream = current_stream(*engine);  // raises where the device is lost
+  thread.frames.back().stream = stream;
   const Beginning begins{thread, *engine, streams, function, traits, stream};
   if (traits.draws) Draws::begin();
   const bool within = thread.seen_call.frame != kNone;
@@ -255,6 +256,7 @@ void observe() {
   if (observing()) return;
   std::lock_guard lock(g_subscribing);
   if (observing()) return;
+  look_again();  // operators may have got other kernels while nobody looked
   g_observer = at::addGlobalCallback(
       at::RecordFunctionCallback(on_begin, on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }

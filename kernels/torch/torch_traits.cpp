@@ -1,16 +1,13 @@
 #include "torch/torch_traits.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
-#include <set>
-#include <sstream>
 #include <string_view>
 
 #include "iteration/operators.h"
+#include "torch/torch_kernels.h"
 
 namespace vt {
 
@@ -86,58 +83,8 @@ std::uint32_t generator_argument(const c10::FunctionSchema& schema) {
   return kNone;
 }
 
-// Where a kernel was compiled, by the line that the dispatcher has of it.
-std::string source_of(const std::string& line) {
-  constexpr std::string_view kAt = "registered at ";
-  const std::size_t at = line.find(kAt);
-  return at == std::string::npos ? "" : line.substr(at + kAt.size());
-}
-
-// Of a source of torch's the folders that torch has it in, without those around; all of it, if there are none.
-std::string_view in_torch(std::string_view source) {
-  const std::size_t at = std::min(source.find("aten/src/ATen/"), source.find("torch/csrc/"));
-  return at == std::string_view::npos ? source : source.substr(at);
-}
-
-// The directories in which torch was compiled, by the kernels of an operator that nobody else has one for: its own, and that of
-// what it generated. Others have folders of torch's names, too.
-const std::set<std::string>& homes_of_torch() {
-  static const std::set<std::string> homes = [] {
-    std::set<std::string> found;
-    const auto known = c10::Dispatcher::singleton().findOp({"aten::digamma", ""});
-    std::istringstream kernels(known ? known->dumpState() : "");
-    for (std::string line; std::getline(kernels, line);) {
-      const std::string source = source_of(line);
-      if (const std::size_t around = source.size() - in_torch(source).size(); around < source.size()) {
-        found.insert(source.substr(0, around));
-      }
-    }
-    return found;
-  }();
-  return homes;
-}
-
-bool is_torchs(const std::string& source) {
-  const std::string_view within = in_torch(source);
-  const bool is_one = within.starts_with("aten/src/ATen/") || within.starts_with("torch/csrc/");
-  return is_one && homes_of_torch().contains(source.substr(0, source.size() - within.size()));
-}
-
-// Whether it is torch's, with torch's own kernels: torch.library and extensions put others in their place, which may do anything.
-// Which they are nobody but the dispatcher's own list says; it costs 20 us, once for each operator.
-bool is_torchs_own(const c10::FunctionSchema& schema, const std::optional<c10::OperatorHandle>& handle) {
-  if (!handle || !schema.name().starts_with("aten::")) return false;
-  std::istringstream kernels(handle->dumpState());
-  for (std::string line; std::getline(kernels, line);) {
-    const bool runs = line.starts_with("CPU") || line.starts_with("CUDA") || line.starts_with("Autograd") ||
-                      line.starts_with("Composite");
-    if (runs && line.find("(inactive)") == std::string::npos && !is_torchs(source_of(line))) return false;
-  }
-  return true;
-}
-
 // Whether it can be run again.
-void judge(const c10::FunctionSchema& schema, const std::optional<c10::OperatorHandle>& handle, bool own, Traits* traits) {
+void judge(const c10::FunctionSchema& schema, const std::optional<c10::OperatorHandle>& handle, Kernels kernels, Traits* traits) {
   bool lists_written = false;
   for (const auto& argument : schema.arguments()) {
     const c10::AliasInfo* alias = argument.alias_info();
@@ -153,7 +100,7 @@ void judge(const c10::FunctionSchema& schema, const std::optional<c10::OperatorH
   traits->adds_anyhow = adds_anyhow(name);
   traits->draws = handle && handle->hasTag(at::Tag::nondeterministic_seeded);
   if (traits->draws) traits->generator = generator_argument(schema);
-  if (!own) {
+  if (kernels != Kernels::torchs) {
     traits->again = Again::custom;
   } else if (traits->draws && traits->generator == kNone) {
     traits->again = Again::random;
@@ -198,15 +145,15 @@ Traits of_operator(const at::RecordFunction& function, const c10::FunctionSchema
   const bool composite = handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                          !handle->hasKernelForAnyDispatchKey(kBackends);
   // Only torch's own: a user's operator registered without a key looks the same and may read raw pointers.
-  const bool own = is_torchs_own(schema, handle);
-  traits.transparent = composite && own;
+  const Kernels kernels = kernels_of(schema, handle);
+  traits.transparent = composite && kernels != Kernels::foreign;
   bool view = !composite && traits.written == 0 && !schema.returns().empty();
   for (const auto& returned : schema.returns()) view = view && returned.alias_info() != nullptr;
   traits.skip_arguments = traits.transparent || view;
   traits.keeps_arguments = schema.name().starts_with("c10d::");
   // Where a write cannot be noticed by itself, only operators whose schemas are known to tell all are taken at their word. That
   // of batch_norm hides one thing.
-  const bool tells_all = own && schema.name().find("rnn") == std::string::npos;
+  const bool tells_all = kernels != Kernels::foreign && schema.name().find("rnn") == std::string::npos;
   traits.may_write = tells_all ? traits.written : ~std::uint64_t{0};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& name = arguments[i].name();
@@ -217,7 +164,7 @@ Traits of_operator(const at::RecordFunction& function, const c10::FunctionSchema
   }
   traits.cast_on_cpu = handle && handle->hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
   traits.cast_on_cuda = handle && handle->hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
-  judge(schema, handle, own, &traits);
+  judge(schema, handle, kernels, &traits);
   return traits;
 }
 

@@ -1,7 +1,7 @@
 // What an operator does with its arguments, looked up once per operator.
 //
 // Covers: how far arguments reach, which of them it reads and writes, whether it is made of others, whether it can be run again.
-// Leaves: what follows (torch_observer.cpp).
+// Leaves: whose kernels it has (torch_kernels.h), what follows (torch_observer.cpp).
 #pragma once
 
 #include <ATen/record_function.h>
@@ -14,7 +14,7 @@ namespace vt {
 enum class Again : std::uint8_t {
   yes,
   unspecified,  // its result is memory to be filled (torch.empty, torch.zeros): whoever does, may do so unseen
-  custom,       // not one of aten's, or with another's kernel, which may do anything
+  custom,       // not one of aten's, or with another's kernel, which may do anything, or with one that Python chooses
   random,       // it draws random numbers, from a generator that it cannot be given
   unrepeatable, // two runs may differ
   several,      // it writes more than one tensor

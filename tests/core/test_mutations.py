@@ -33,6 +33,11 @@ MUTATIONS = {
     "a stream does not wait for its arguments": Mutation(
         "engine/streams.cpp", "  order_.after(later, earlier);\n", "  (void)later, (void)earlier;\n"
     ),
+    "a new tensor on another stream does not wait for its chunks": Mutation(
+        MAPPINGS,
+        "  order_.after(range.home, range.before);\n",
+        "  order_.after(range.home, range.before);\n  range.before.clear();\n",
+    ),
     "a copy out does not wait for the uses": Mutation(
         MOVES, "    order_.after(Lane::out, after);\n    order_.after", "    order_.after"
     ),
@@ -40,9 +45,7 @@ MUTATIONS = {
         MOVES, "    order_.after(Lane::out, fences_.of_slot(slot));\n"
     ),
     "a copy in does not wait for the chunk": Mutation(MOVES, "  order_.after(Lane::in, fences_.of_chunk(chunk));\n"),
-    "a new tensor does not wait for its chunks": Mutation(
-        MAPPINGS, "    if (chunk != kNone) order_.after(range.home, fences_.of_chunk(chunk));\n", "    (void)chunk;\n"
-    ),
+    "a new tensor does not wait for its chunks": Mutation(MAPPINGS, "  order_.after(range.home, range.before);\n"),
     "a chunk is used again before it was copied": Mutation(
         MOVES,
         "  fences_.set_chunk(part.chunk, std::move(after));\n  chunks_.leave(range, index, !clean);",
@@ -56,9 +59,7 @@ MUTATIONS = {
         "  fences_.set_chunk(range.parts[index].chunk, fences_.uses_of(range));\n",
         "  (void)range, (void)index;\n",
     ),
-    "freed addresses are used again too early by another stream": Mutation(
-        FENCES, "  order_.after(stream, uses_of(range));  // of the tensor that had its addresses before\n"
-    ),
+    "freed addresses are used again too early by another stream": Mutation(FENCES, "  order_.after(stream, former);\n"),
     "an earlier use by another stream is forgotten": Mutation(
         FENCES,
         "  if (before.lane != stream || before.number > now.number) range.others.add(before);\n",

@@ -112,6 +112,14 @@ class Program {
     return tensors_.size() - 1;
   }
 
+  // A new tensor that a kernel fills on another stream than it was allocated on, with no order between the two: the program has
+  // waited for the device, so that it knows of nothing the one still does.
+  void synchronized(std::size_t chunks, Lane stream, Lane other) {
+    work_.drain();
+    allocate(chunks, stream).last = Lane::none;
+    run(other, {tensors_.size() - 1}, {true});
+  }
+
   // As the observer does it: pin, come after what brings the arguments, ask for the work, note the use, unpin.
   void run(Lane stream, const std::vector<std::size_t>& arguments, const std::vector<bool>& writes) {
     engine_->tick();
@@ -189,6 +197,8 @@ class Program {
       plan(1 + draw(2), draw(3));
     } else if (what == 32 && draw(4) == 0) {
       engine_->evict_all();
+    } else if (what == 34) {
+      synchronized(1 + draw(3), any_stream(), any_stream());
     } else if (what == 33) {
       engine_->resize(budget_ <= 8 ? budget_ : std::max<std::size_t>(8, budget_ - draw(4)));
     } else {
@@ -214,7 +224,7 @@ class Program {
  private:
   void launch(Lane stream, Tensor& tensor, bool write) {
     // The program's own duty, as with torch's streams.
-    if (tensor.last != stream) work_.order(lane(stream), work_.end_of(lane(tensor.last)));
+    if (tensor.last != stream && tensor.last != Lane::none) work_.order(lane(stream), work_.end_of(lane(tensor.last)));
     tensor.last = stream;
     ask(stream, tensor, write);
   }
@@ -960,6 +970,46 @@ TEST(every_call_fails_once) {
   CHECK(refused > 5 && last > 200);
 }
 
+// A kernel failed: every call does from then on. The program goes on to the error that torch raises next, and ends as it likes.
+// The last test, as what is lost is not given back.
+TEST(what_a_lost_device_answers_ends_nothing) {
+  for (std::uint32_t seed = 0; seed < 8; ++seed) {
+    standin().begin(seed);
+    EngineConfig config;
+    config.budget_chunks = 6;
+    config.strict = seed % 4 == 3;
+    Engine engine(std::make_unique<CudaDriver>(kChunk, 0, VT_STANDIN), make_ram_store(kChunk, 64 * kChunk), config);
+    const Lane streams[2] = {engine.streams()->lane(Device().stream()), engine.streams()->lane(Device().stream())};
+    std::vector<void*> held;
+    std::size_t served = 0;
+    for (std::size_t i = 0; i < 40; ++i) {
+      standin().lost = i >= 20;
+      const Lane stream = streams[i / 2 % 2];
+      try {
+        held.push_back(engine.allocate((1 + i % 3) * kChunk, "test", stream));
+      } catch (const OutOfMemory&) {
+      }
+      Range& range = *engine.find(held[i * 7 % held.size()]);
+      if (engine.try_pin(range, true)) {
+        engine.streams()->ready_on(stream, range);
+        engine.streams()->pulse(stream);
+        engine.streams()->used_on(stream, range);
+        engine.unpin(whole(range, true));
+        served += i >= 20;
+      }
+      if (i % 9 == 8) engine.evict_all();
+      if (held.size() > 5) {
+        engine.free(held.front(), false);
+        held.erase(held.begin());
+      }
+    }
+    CHECK(served > 0);
+    for (void* address : held) engine.free(address);
+    engine.detach();
+    CHECK(engine.drained());
+    standin().lost = false;
+  }
+}
 #endif
 
 int main() { return run_native_tests(); }

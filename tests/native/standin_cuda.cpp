@@ -56,6 +56,7 @@ bool enters(CUresult* result, bool context = true) {
   *result = CUDA_SUCCESS;
   if (context && g_contexts.empty()) *result = CUDA_ERROR_INVALID_CONTEXT;
   if (g.fail_at != 0 && g.calls == g.fail_at) *result = CUDA_ERROR_UNKNOWN;
+  if (g.lost) *result = CUDA_ERROR_ASSERT;
   return *result == CUDA_SUCCESS;
 }
 

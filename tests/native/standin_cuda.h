@@ -15,6 +15,7 @@ struct StandinCuda {
   std::size_t in_host = 0;    // bytes of that
   std::uint64_t calls = 0;    // of functions that can fail
   std::uint64_t fail_at = 0;  // the call of this number fails; 0 for none
+  bool lost = false;          // every call fails from now on
   std::size_t events = 0;     // alive
   std::size_t records = 0;    // of them, asked for
   std::size_t copies = 0;     // asked for

@@ -114,6 +114,31 @@ def test_a_function_under_transforms(late: bool) -> None:
     check_identity(program, (0.6, 0.35), policy="lru", overdraw=not late)
 
 
+def test_kernels_that_torch_chooses_among_in_python(late: bool) -> None:
+    """From torch 2.13 on, of bmm and others on a GPU with Triton: they write no more than their schemas say."""
+    registry = pytest.importorskip("torch._native.registry")
+    compiled = torch.library.get_kernel("aten::bmm", "CPU")
+
+    def moved_out() -> int:
+        torch.manual_seed(0)
+        with vtensor.enabled("352KiB", chunk=4096, min_size=1, host="64MiB", policy="lru"):
+            q, k = (torch.randn(16, 32, 64) for _ in range(2))
+            others = [torch.randn(128, 256) for _ in range(3)]
+            for i in range(20):
+                torch.bmm(q, k.mT)
+                others[i % 3].sum()
+            return int(vtensor.memory_stats()["moved_out_bytes"])
+
+    plain = moved_out()
+    registry._install_aten_override("bmm", "CPU", compiled.call_boxed)
+    try:
+        assert "registry.py" in torch._C._dispatch_dump("aten::bmm")
+        chosen = moved_out()
+    finally:
+        registry._destroy_aten_override("bmm", "CPU")
+    assert chosen == plain > 0
+
+
 def test_views_in_place_and_a_side_door(late: bool) -> None:
     def program() -> Any:
         kept = [torch.randn(64, 64) for _ in range(12)]

@@ -85,6 +85,7 @@ def start(core: ModuleType, config: Config) -> None:
     global _pool, _set_before
     if is_strict():
         be_strict(core)
+    torch.cuda.empty_cache()  # what torch keeps of memory that was freed is the budget's to have
     _pool = make_device_pool(core, config.chunk, config.ordinal, config.budget)
     lent = [] if _pool is None else _pool.lend(config.budget_chunks)
     try:

@@ -32,6 +32,7 @@ _SHARE = 20  # times as long as a look took there is none: each goes through all
 _FREE = 8  # looks before that holds: a notebook begins a session, makes a model, and begins another
 _looks = 0
 _next = 0.0
+_GIVEN_BACK = 1 << 30  # bytes moved, from which on torch gives back to the device what it keeps of their old memory
 _named: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()  # by identity: a module may have no hash
 
 
@@ -67,7 +68,7 @@ def _move_in(tensors: Iterable[torch.Tensor], config: Config) -> int:
     for group in sharing.values():
         handles.update(id(tensor._base) for tensor in group.values())
     core = native.load()
-    moved = stays = 0
+    moved = stays = kept = 0
     _wait_for(config)  # whoever uses the old memory on other streams
     closed = core.close_eyes()  # to make it again, a copy would be kept of what was moved
     try:
@@ -83,9 +84,13 @@ def _move_in(tensors: Iterable[torch.Tensor], config: Config) -> int:
             moved += size
             _wait_for(config)  # the copy: the old memory is free from here on
             del fresh
+            if (kept := kept + size) >= _GIVEN_BACK:
+                torch.cuda.empty_cache()
+                kept = 0
     finally:
         if closed:
             core.open_eyes()
+    torch.cuda.empty_cache()  # does nothing where there is no GPU in use
     if stays:
         log.warning(
             "%s are shared with what adopt() was not given, and stay where they are, beside the budget: give it those "
