@@ -1,5 +1,7 @@
 #include "torch/torch_kernels.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include <algorithm>
 #include <set>
 #include <sstream>
