@@ -1,5 +1,7 @@
 #include "torch/torch_traits.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
