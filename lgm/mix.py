@@ -69,10 +69,17 @@ def analyze(
         ``"segments"``: parts of the forward pass taken as a chain are run again, in the least time that the budget
         allows (``rotor``), before anything is copied.
 
+    Returns
+    -------
+    Plan
+        For `trace` as it is, or, where it makes things again, as it will be (``Plan.remaking``).
+
     Raises
     ------
     InfeasibleError
         If one operation needs more than the budget; with ``"only"``, if not enough can be made again.
+    LgmError
+        With ``"segments"``, if the forward pass is no chain of layers.
     ValueError
         For a word of `recompute` that is none of these.
     """
@@ -83,24 +90,24 @@ def analyze(
         return analyze_only(trace, device, switches, say)
     if recompute == "segments":
         return analyze_segments(trace, device, switches, say)
-    if recompute == "never" or not len(trace.call_first):
-        return planner.analyze(trace, device, switches, say)
-    part = 1 / (2 + _most_tries(trace))
-    best = planner.analyze(trace, device, switches, lambda what, share: say(what, share * part))
-    if best.prediction.step_seconds > trace.seconds * (1 + GAIN):
-        best = _Search(trace, device, switches, lambda what, share: say(what, part + (1 - part) * share), best).run()
-        best = relieve(best)
+    mixes = recompute == "auto" and len(trace.call_first) > 0
+    part = 1 / (2 + _most_tries(trace)) if mixes else 0.5
+    found = [planner.analyze(trace, device, switches, lambda what, share: say(what, share * part))]
+    if found[0].prediction.step_seconds > trace.seconds * (1 + GAIN):
+        if mixes:
+            rest = 1 - part
+            mixed = _Search(trace, device, switches, lambda what, share: say(what, part + rest * share), found[0]).run()
+            found += [mixed] if mixed is not found[0] else []
+        found = [relieve(plan) for plan in found]
     say("done", 1.0)
-    return best
+    return min(found, key=lambda plan: plan.prediction.step_seconds)
 
 
 def only_computes(plan: Plan) -> bool:
     """Whether nothing waits for lanes: all that is lost is the computing time that moves take. Then the price of a copy
     is known, and a search for it gains little.
     """
-    move = plan.trace.chunk_bytes * plan.device.tax + plan.device.switch
-    moving = (plan.out_chunks + plan.in_chunks) * move
-    return is_enough(plan.trace.seconds + plan.prediction.waits_seconds - moving, plan.trace.seconds)
+    return is_enough(plan.trace.seconds + plan.prediction.waits_seconds, plan.trace.seconds)
 
 
 def is_enough(step: float, computing: float) -> bool:

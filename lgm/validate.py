@@ -15,18 +15,22 @@ Rules:
 - ``use-absent``: what is used is there
 - ``over-budget``: the chunks held fit
 - ``cyclic``: the iteration ends as it began
+- ``remade-trace``: but for what is made again, its rows, tensors and uses are those of the iteration as recorded
+- ``drop-dead``, ``drop-dropped``, ``make-present``: what is dropped is there, and what is made again is not
+- ``use-dropped``: what a recorded operation uses was made again before it
+- ``dropped-at-turn``: nothing is dropped when the iteration ends
 - ``prediction-peak``, ``prediction-traffic``, ``prediction-time``: the figures agree with the moves and with what is
   possible
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 
 from .errors import InvalidPlanError
-from .records.model import Bools, Plan
+from .records.model import Bools, Plan, Remaking
 from .records.rows import describe
 
 __all__ = ["check", "validate"]
@@ -43,6 +47,9 @@ def validate(plan: Plan) -> None:
     state.iteration(strict=True)
     if state.resident_now() != before:
         raise InvalidPlanError("cyclic", "the iteration ends with other vTensors resident than it began with")
+    if plan.remaking is not None:
+        _same_iteration(plan, plan.remaking)
+        _dropped(plan.remaking)
     _prediction(plan, state)
 
 
@@ -182,6 +189,57 @@ class _Walk:
 
     def name(self, op: int) -> str:
         return describe(self.plan.trace, op)
+
+
+def _same_iteration(plan: Plan, remaking: Remaking) -> None:
+    again, origin = plan.trace, remaking.origin
+    rows, tensors = remaking.at.tolist(), remaking.tensor.tolist()
+    recorded = {row: k for k, row in enumerate(rows)}
+    for row, k in recorded.items():
+        if again.names[again.op_name[row]] != origin.names[origin.op_name[k]]:
+            raise InvalidPlanError("remade-trace", f"row {row} is not {describe(origin, k)}")
+    for t, of in enumerate(tensors):
+        if of >= 0 and again.tensor_bytes[t] != origin.tensor_bytes[of]:
+            raise InvalidPlanError("remade-trace", f"tensor {t} has not the size of tensor {of} as recorded")
+    uses = Counter(
+        (recorded[row], tensors[t])
+        for row, t in zip(again.use_op.tolist(), again.use_tensor.tolist(), strict=True)
+        if row in recorded
+    )
+    if uses != Counter(zip(origin.use_op.tolist(), origin.use_tensor.tolist(), strict=True)):
+        raise InvalidPlanError("remade-trace", "recorded operations use other tensors than were recorded")
+
+
+def _dropped(remaking: Remaking) -> None:
+    """Walk over what is made again, what is dropped, births, uses and deaths: in this order at each row."""
+    origin, at = remaking.origin, remaking.at.tolist()
+    events = [(row, 0, t) for row, t in zip(remaking.make_op.tolist(), remaking.make_tensor.tolist(), strict=True)]
+    events += [(row, 1, t) for row, t in zip(remaking.drop_op.tolist(), remaking.drop_tensor.tolist(), strict=True)]
+    events += [(at[op], 2, t) for t, op in enumerate(origin.tensor_born.tolist()) if op >= 0]
+    events += [(at[op], 3, t) for op, t in zip(origin.use_op.tolist(), origin.use_tensor.tolist(), strict=True)]
+    events += [(at[op], 4, t) for t, op in enumerate(origin.tensor_died.tolist()) if op >= 0]
+    dead = {t for t, born in enumerate(origin.tensor_born.tolist()) if born >= 0 and not origin.wraps[t]}
+    dropped: set[int] = set()
+    for row, kind, t in sorted(events):
+        what = f"tensor {t} as recorded, at row {row}"
+        if kind == 0:
+            if t not in dropped:
+                raise InvalidPlanError("make-present", what)
+            dropped.remove(t)
+        elif kind == 1:
+            if t in dead:
+                raise InvalidPlanError("drop-dead", what)
+            if t in dropped:
+                raise InvalidPlanError("drop-dropped", what)
+            dropped.add(t)
+        elif kind == 2:
+            dead.discard(t)
+        elif kind == 3 and t in dropped:
+            raise InvalidPlanError("use-dropped", what)
+        elif kind == 4:
+            dead.add(t)
+    if dropped:
+        raise InvalidPlanError("dropped-at-turn", f"tensor {min(dropped)} as recorded")
 
 
 def _prediction(plan: Plan, state: _Walk) -> None:

@@ -9,6 +9,16 @@ Lane Streams::lane(void* native) {
   return closed_ ? Lane::none : order_.adopt(native);
 }
 
+void Streams::come_after(Lane later, Ticket earlier) {
+  Lock lock(mutex_);
+  order_.after(later, earlier);
+}
+
+void Streams::come_after(Lane later, const Fence& fence) {
+  Lock lock(mutex_);
+  order_.after(later, fence);
+}
+
 void Streams::used_on(Lane stream, Range& range) noexcept {
   if (stream == Lane::none || fences_.used_on(stream, range)) return;
   Lock lock(mutex_);

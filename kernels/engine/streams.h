@@ -59,11 +59,8 @@ class Streams {
   std::uint64_t waits() const noexcept { return order_.waits(); }
 
  private:
-  template <typename Earlier>  // a ticket, or a fence
-  void come_after(Lane later, const Earlier& earlier) {
-    Lock lock(mutex_);
-    order_.after(later, earlier);
-  }
+  void come_after(Lane later, Ticket earlier);
+  void come_after(Lane later, const Fence& fence);
 
   std::mutex& mutex_;
   const std::atomic<bool>& closed_;

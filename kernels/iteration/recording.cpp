@@ -63,6 +63,7 @@ void look_for_rounds(RoundEnded ended, bool timing) {
 }
 
 void begin_recording() {
+  count_workers_anew();
   static const int registered = pthread_atfork(before_fork, after_fork, [] {
     record_only(nullptr);  // nothing is recorded in a child
     after_fork();

@@ -11,8 +11,6 @@ namespace {
 
 std::atomic<const Thread*> g_recorded{nullptr};  // the thread whose iterations are recorded
 
-std::atomic<std::size_t> g_working{0};
-
 std::atomic<CurrentStream> g_current_stream{nullptr};
 
 constinit thread_local Thread* t_mine = nullptr;  // a plain pointer: no guard on the hot path
@@ -23,7 +21,8 @@ struct ThreadOwner {
   ~ThreadOwner() {
     const Thread* mine = t_mine;  // another thread may get its address
     g_recorded.compare_exchange_strong(mine, nullptr);
-    g_working -= t_mine->works;
+    for (auto now = g_working.load(); now >> 32 == t_mine->works && !g_working.compare_exchange_weak(now, now - 1);) {
+    }
     delete t_mine;
     t_mine = nullptr;
   }
@@ -39,12 +38,17 @@ Managing for_a_new_thread() noexcept {
 
 }  // namespace
 
-void begin_work(Thread& thread) noexcept {
-  thread.works = true;
-  ++g_working;
-}
+std::atomic<std::uint64_t> g_working{std::uint64_t{1} << 32};
 
-std::size_t working_threads() noexcept { return g_working.load(); }
+void begin_work(Thread& thread) noexcept { thread.works = static_cast<std::uint32_t>(++g_working >> 32); }
+
+std::size_t working_threads() noexcept { return static_cast<std::uint32_t>(g_working.load()); }
+
+void count_workers_anew() noexcept {
+  auto now = g_working.load();
+  while (!g_working.compare_exchange_weak(now, ((now >> 32) + 1) << 32)) {
+  }
+}
 
 Thread& this_thread() {
   if (t_mine == nullptr) {

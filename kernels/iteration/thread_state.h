@@ -5,6 +5,7 @@
 // (torch_bridge.cpp). Knows nothing of torch.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -67,7 +68,7 @@ struct Thread {
   std::span<Range* const> making; // for whom what an operation that is run again makes is, in order; nullptr: for nobody
   Managing managing = Managing::large;
   std::shared_ptr<Given::Due> given;  // of the call that is given what this thread allocates, if there is one
-  bool works = false;             // it has used managed memory
+  std::uint32_t works = 0;        // the session in which it used managed memory last
   Seen seen_call;                 // the operation under way that may be run again
   std::uint32_t remaking = 0;     // runs such operations again: what they do is no part of the program
   std::vector<Range*> changed;    // arguments of the newest whose known contents it may write
@@ -90,12 +91,15 @@ class Manage {
 };
 
 // The thread uses managed memory, for the program: one that only makes things again does not count.
+extern std::atomic<std::uint64_t> g_working;  // how many do, below the number of the session
 void begin_work(Thread& thread) noexcept;
 inline void works(Thread& thread) noexcept {
-  if (!thread.works && thread.remaking == 0) begin_work(thread);
+  if (thread.works != g_working.load(std::memory_order_relaxed) >> 32 && thread.remaking == 0) begin_work(thread);
 }
-// How many threads that live have.
+// How many threads that live have, in this session.
 std::size_t working_threads() noexcept;
+// A session begins: nobody has worked in it yet.
+void count_workers_anew() noexcept;
 
 // The lane of the stream this thread's operations are asked of now. Whoever brings an ordered engine sets it; none on others.
 using CurrentStream = Lane (*)(Engine& engine);

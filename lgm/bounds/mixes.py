@@ -96,6 +96,9 @@ class _Problem:
             np.clip(side[None, :], first[:, None], last[:, None]) for side in (begins[:-1], begins[1:])
         )
         self.inside = self.high > self.low
+        # A copy in for row `stop` may still go on while that row waits, which is in the window that it begins.
+        awaits = (begins[:-1] == last[:, None]) & (begins[1:] > begins[:-1])
+        self.returns_in = self.inside | awaits
         self.limit = gaps.chunks.astype(np.float64)
         self.out = gaps.bytes / device.out_speed * first_of_epoch(gaps, None)
         self.back = gaps.bytes / device.in_speed * gaps.returns
@@ -111,7 +114,7 @@ class _Problem:
         leaves = self.out[:, None] * leaving + self.out_tax[:, None] * computing + worth[self.low]
         leaves = np.where(self.inside, leaves, np.inf)
         ends = self.back[:, None] * coming + self.in_tax[:, None] * computing - worth[self.high]
-        copied = np.where(self.inside, np.minimum.accumulate(leaves, axis=1) + ends, np.inf)
+        copied = np.where(self.returns_in, np.minimum.accumulate(leaves, axis=1) + ends, np.inf)
         # Made again in some window, away until then.
         made = self.making[:, None] * computing - worth[self.high] + worth[self.low[:, :1]]
         made = np.where(self.inside, made, np.inf)

@@ -136,8 +136,12 @@ def _fit(options: argparse.Namespace) -> int:
     gpu = target.gpu_of(options)
     ways: tuple[Recompute, ...] = ("only",) if target.has_one_memory(options) else get_args(Recompute)
     print(by_way(trace, target.device_of(options, trace), Bar(), ways))
-    if gpu is None and options.link is None and None in (options.link_out, options.link_in):
-        print(f"  assumed: copies at {target.ASSUMED} each way (--link), computing as recorded (--gpu)")
+    assumed = [
+        way for way, given in (("out", options.link_out), ("in", options.link_in)) if (given or options.link) is None
+    ]
+    if gpu is None and assumed:
+        ways_in_words = "each way" if len(assumed) == 2 else assumed[0]
+        print(f"  assumed: copies at {target.ASSUMED} {ways_in_words} (--link), computing as recorded (--gpu)")
     if gpu is not None and options.batch == 1:  # it looks for batches itself
         print("\n" + by_size(codec.load_trace(options.trace), gpu, options.numbers, Bar()))
     return 0

@@ -16,7 +16,7 @@ from ..iteration.lifetimes import analyze_lifetimes
 from ..records import codec
 from ..records.device import ASSUMED_LINK, HOST_COSTS, Device
 from ..records.model import Trace
-from ..records.units import format_bytes, format_speed, parse_bytes, parse_share, parse_speed
+from ..records.units import format_bytes, format_speed, parse_bytes, parse_share, parse_speed, share_of
 
 __all__ = ["ASSUMED", "add_options", "device_of", "gpu_of", "has_one_memory", "trace_of"]
 
@@ -65,6 +65,8 @@ def gpu_of(options: argparse.Namespace) -> Gpu | None:
     if options.gpu is None:
         return None
     gpu = GPUS[options.gpu]
+    if gpu.link == 0 and any((options.link, options.link_out, options.link_in)):
+        raise LgmError(f"{gpu.title}: nothing is copied where there is one memory; leave --link out")
     return gpu if options.link is None else replace(gpu, link=parse_speed(options.link, "--link"))
 
 
@@ -108,7 +110,7 @@ def device_of(options: argparse.Namespace, trace: Trace) -> Device:
     chunks, budget = analyze_lifetimes(trace).peak, getattr(options, "budget", None)
     if budget is not None:
         share = parse_share(budget, "--budget")
-        chunks = int(chunks * share) if share is not None else parse_bytes(budget, "--budget") // trace.chunk_bytes
+        chunks = share_of(chunks, share) if share is not None else parse_bytes(budget, "--budget") // trace.chunk_bytes
     if chunks < 1:
         raise LgmError(f"--budget {budget} holds not one chunk of {format_bytes(trace.chunk_bytes)}")
     gpu = gpu_of(options)

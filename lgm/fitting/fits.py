@@ -17,7 +17,7 @@ from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
 from ..mix import Recompute, analyze
 from ..progress import Progress
 from ..records.model import Device, Plan, Trace
-from ..records.units import format_bytes, format_seconds
+from ..records.units import format_bytes, format_seconds, share_of
 from .gpus import Gpu, Numbers, on_gpu
 
 __all__ = ["LARGEST", "by_budget", "by_size", "by_way", "largest_batches"]
@@ -96,7 +96,7 @@ def _cells(plan: Plan | None, plain: Trace) -> str:
 def _budgets(life: Lifetimes, shares: tuple[float, ...]) -> list[int]:
     """Chunks: these shares of the peak, and the least that works."""
     least = int(life.needed.max())
-    return [chunks for share in shares if (chunks := int(life.peak * share)) > least] + [least]
+    return [chunks for share in shares if (chunks := share_of(life.peak, share)) > least] + [least]
 
 
 def by_budget(

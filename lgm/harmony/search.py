@@ -6,6 +6,7 @@ Leaves: how long one takes (``events``), whether it fits (``profile``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -133,4 +134,5 @@ class _Search:
 
 def microbatches(samples: int) -> list[int]:
     """Sizes of microbatches that are all alike."""
-    return [size for size in range(1, samples + 1) if samples % size == 0]
+    small = [size for size in range(1, math.isqrt(samples) + 1) if samples % size == 0]
+    return sorted({*small, *(samples // size for size in small)})

@@ -162,12 +162,16 @@ def layers(trace: Trace, device: Device, life: Lifetimes, moves: Moves) -> Itera
 def away_at_turn(plan: Plan) -> list[tuple[int, int, int]]:
     """(tensor, first, last) of what is away when an iteration begins, in the steady state."""
     trace = plan.trace
-    spans = [(op, 0, k) for k, op in enumerate(plan.out_op.tolist())] + [
-        (op, 1, k) for k, op in enumerate(plan.in_op.tolist())
-    ]
+    spans = [(op, 0, k) for k, op in enumerate(plan.out_op.tolist())]
+    spans += [(op, 1, k) for k, op in enumerate(plan.in_op.tolist())]
+    reborn = np.flatnonzero(trace.wraps).tolist()  # what left after the turn died without coming back
+    spans += [(int(trace.tensor_born[t]), 2, t) for t in reborn]
     away: dict[int, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}
     chunks = trace.chunks
     for _, kind, k in sorted(spans):
+        if kind == 2:
+            away.pop(k, None)
+            continue
         side = "in" if kind else "out"
         t, a, b = (int(getattr(plan, f"{side}_{f}")[k]) for f in ("tensor", "first", "last"))
         away.setdefault(t, np.zeros(int(chunks[t]), dtype=np.bool_))[a:b] = not kind

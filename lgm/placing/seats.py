@@ -33,6 +33,8 @@ __all__ = ["Seats", "seats", "to_spare"]
 # each of them made ten others move; plans for so much less foresee steps a thousandth longer.
 _SPARE = 0.03
 
+_AT_ONCE = 64  # chunks that are looked at
+
 # Of the vTensors: each takes the seat of another, which has to look for another in its turn.
 _WITHOUT = 0.05
 
@@ -61,7 +63,8 @@ def to_spare(trace: Trace, budget_chunks: int) -> int:
 
 
 def seats(plan: Plan, budget_chunks: int | None = None) -> Seats:
-    """A chunk for each vTensor. Time grows as tensors x chunks x operations / 64.
+    """A chunk for each vTensor. Time grows as tensors x chunks x operations / 64: 0.2 seconds for 2,400 vTensors
+    in 1,300 rows, 3 for 9,000 in 2,300.
 
     What is dropped and made again has one for both of its lives: it keeps its address.
 
@@ -106,16 +109,33 @@ def _give(alike: list[tuple[int, Ints, Bools]], first: Ints, there: int, aside: 
     """In this order, each the first chunk that is free throughout. `elsewhere` [moments] is who never has one."""
     chunk = np.full(int(first[-1]), -1, dtype=np.int64)
     elsewhere, without = elsewhere.copy(), 0
-    taken = np.zeros((there - aside, len(_packed(alike[0][2])) if alike else 0), dtype=np.uint64)
+    taken = np.zeros((len(_packed(alike[0][2])) if alike else 0, there - aside), dtype=np.uint64)
     for t, which, present in alike:
         packed = _packed(present)
         if packed.any():
-            free = np.flatnonzero(~(taken & packed).any(axis=1))[: len(which)]
+            free = _first_free(taken, packed, len(which))
             chunk[first[t] + which[: len(free)]] = free
-            taken[free] |= packed
+            taken[:, free] |= packed[:, None]
             elsewhere += present * (len(which) - len(free))
             without += len(which) - len(free)
     return _Given(chunk, aside, without, int(elsewhere.max(initial=0)))
+
+
+def _first_free(taken: NDArray[np.uint64], packed: NDArray[np.uint64], count: int) -> Ints:
+    """The first `count` chunks, or fewer, that nobody has at these moments."""
+    words = np.flatnonzero(packed)
+    likely = np.arange(taken.shape[1])
+    for word in words[[0, len(words) // 2, -1]].tolist():  # most that are not free are told by these
+        likely = likely[(taken[word, likely] & packed[word]) == 0]
+    found: list[Ints] = []
+    for begin in range(0, len(likely), _AT_ONCE):
+        some = likely[begin : begin + _AT_ONCE]
+        free = some[~(taken[words[:, None], some] & packed[words, None]).any(axis=0)]
+        found.append(free[:count])
+        count -= len(found[-1])
+        if count == 0:
+            break
+    return np.concatenate(found) if found else likely
 
 
 def _made_by_the_way(stays: Stays) -> Ints:

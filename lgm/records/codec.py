@@ -69,7 +69,11 @@ def _small(values: Ints) -> Any:
 
 def _write(path: str | os.PathLike[str], header: dict[str, Any], arrays: dict[str, Ints]) -> None:
     packed = {name: _small(values) for name, values in arrays.items()}
-    packed["header"] = np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)
+    try:
+        text = json.dumps(header, sort_keys=True)
+    except (TypeError, ValueError) as error:  # all else in it was checked when it was made
+        raise LgmError(f"meta holds what JSON cannot: {error}") from None
+    packed["header"] = np.frombuffer(text.encode(), dtype=np.uint8)
     target = Path(path)
     scratch = target.with_name(f"{target.name}.{os.getpid()}.part")  # never half a file under the real name
     try:

@@ -34,11 +34,12 @@ class Device:
     earlier."""
 
     def __post_init__(self) -> None:
-        check_whole("device: budget_chunks", self.budget_chunks, 1, MOST_BYTES)
+        chunks = check_whole("device: budget_chunks", self.budget_chunks, 1, MOST_BYTES)
+        object.__setattr__(self, "budget_chunks", chunks)
         for name in ("out_speed", "in_speed"):
-            check_number(f"device: {name}", getattr(self, name), 1, MOST_SPEED)
+            object.__setattr__(self, name, check_number(f"device: {name}", getattr(self, name), 1, MOST_SPEED))
         for name in ("latency", "tax", "switch", "jitter"):
-            check_number(f"device: {name}", getattr(self, name), 0, LONGEST_SECONDS)
+            object.__setattr__(self, name, check_number(f"device: {name}", getattr(self, name), 0, LONGEST_SECONDS))
 
 
 ASSUMED_LINK = 12e9
@@ -57,12 +58,14 @@ class Prediction:
     peak_chunks: int
     """Most chunks held at once: resident, leaving and arriving vTensors."""
     waits_seconds: float
-    """Of the step, spent waiting for copies."""
+    """Of the step, spent waiting for copies. The rest beside computing is what moves take of it (tax and switch)."""
     out_chunks: int
     in_chunks: int
 
     def __post_init__(self) -> None:
         for name in ("step_seconds", "waits_seconds"):
-            check_number(f"prediction: {name}", getattr(self, name), 0, LONGEST_SECONDS)
+            seconds = check_number(f"prediction: {name}", getattr(self, name), 0, LONGEST_SECONDS)
+            object.__setattr__(self, name, seconds)
         for name in ("peak_chunks", "out_chunks", "in_chunks"):
-            check_whole(f"prediction: {name}", getattr(self, name), 0, MOST_BYTES)
+            chunks = check_whole(f"prediction: {name}", getattr(self, name), 0, MOST_BYTES)
+            object.__setattr__(self, name, chunks)

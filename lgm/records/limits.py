@@ -47,20 +47,22 @@ MOST_SPEED = 1e18
 """Bytes a second: an exabyte. The least is one."""
 
 
-def check_whole(what: str, value: Any, low: int, high: int) -> None:
-    """Raise LgmError if `value` is no whole number in [low, high]."""
+def check_whole(what: str, value: Any, low: int, high: int) -> int:
+    """The number, Python's own; raises LgmError if `value` is no whole number in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise LgmError(f"{what} must be a whole number, not {value!r:.40}")
     if not low <= value <= high:
         raise LgmError(f"{what} is {value!r:.40}, outside of {low} to {high}")
+    return int(value)
 
 
-def check_number(what: str, value: Any, low: float, high: float) -> None:
-    """Raise LgmError if `value` is no number in [low, high]."""
+def check_number(what: str, value: Any, low: float, high: float) -> float:
+    """The number, Python's own; raises LgmError if `value` is no number in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise LgmError(f"{what} must be a number, not {value!r:.40}")
     if not low <= value <= high:  # true of nan
         raise LgmError(f"{what} is {value!r:.40}, outside of {low:g} to {high:g}")
+    return int(value) if isinstance(value, (int, np.integer)) else float(value)
 
 
 def check_names(what: str, values: Iterable[Any]) -> None:

@@ -91,7 +91,8 @@ class Trace:
 
     def _check_values(self) -> None:
         """Each value by itself."""
-        check_whole("trace: chunk_bytes", self.chunk_bytes, 1, MOST_BYTES)
+        chunk_bytes = check_whole("trace: chunk_bytes", self.chunk_bytes, 1, MOST_BYTES)
+        object.__setattr__(self, "chunk_bytes", chunk_bytes)
         check_names("trace: names", self.names)
         if not isinstance(self.meta, dict):
             raise LgmError(f"trace: meta must be a dictionary, not {self.meta!r:.40}")
@@ -270,7 +271,8 @@ class Plan:
             if ((first >= last) | (last > chunks[tensor])).any():
                 raise LgmError(f"plan: an {side} move is empty or reaches outside of its tensor")
         check_rows("plan", (("in_need", self.in_need, len(self.in_op), 0, n), ("keep", self.keep, m, 0, 2)))
-        check_whole("plan: reservation", self.reservation, 0, self.device.budget_chunks - 1)
+        reservation = check_whole("plan: reservation", self.reservation, 0, self.device.budget_chunks - 1)
+        object.__setattr__(self, "reservation", reservation)
         if self.remaking is not None and (
             int(self.remaking.at[-1]) != n - 1 or len(self.remaking.tensor) != m or self.remaking.origin.operations > n
         ):

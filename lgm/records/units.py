@@ -10,7 +10,7 @@ import math
 import numbers
 import re
 
-__all__ = ["format_bytes", "format_seconds", "format_speed", "parse_bytes", "parse_share", "parse_speed"]
+__all__ = ["format_bytes", "format_seconds", "format_speed", "parse_bytes", "parse_share", "parse_speed", "share_of"]
 
 _UNITS = {
     "": 1,
@@ -31,6 +31,7 @@ _UNITS = {
 _SLOWEST = 1000.0  # bytes a second: slower is a number that somebody gave no unit
 _TOO_MUCH = 1 << 60  # bytes: of several such sizes the sum still is a number of C
 _SHARE = re.compile(r"\s*(?:([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%|(0?\.[0-9]+|1\.0*))\s*")
+_BITS = re.compile(r"[KMGT]i?b\s*$")
 _SIZE = re.compile(r"\s*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[0-9]+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -49,7 +50,7 @@ def parse_bytes(value: int | str, name: str = "size") -> int:
         if match is None or match[2].lower() not in _UNITS:
             raise ValueError(f"{name}={value!r} is not a size; write bytes, or a text such as '4GiB' or '512MB'")
         size = float(match[1]) * _UNITS[match[2].lower()]
-        if _UNITS[match[2].lower()] == 1 and not size.is_integer():
+        if _UNITS[match[2].lower()] == 1 and size % 1 > 0:  # not of inf
             raise ValueError(f"{name}={value!r} is a part of a byte; write '1.5GiB' or the like")
         value = _TOO_MUCH if math.isinf(size) else int(size)
     if value <= 0:
@@ -79,6 +80,11 @@ def parse_share(value: float | str, name: str = "share") -> float | None:
     return share
 
 
+def share_of(chunks: int, share: float) -> int:
+    """Whole chunks: 29 % of 100 are 29, although 0.29 times 100 is a little less."""
+    return int(chunks * share + 1e-9)
+
+
 def parse_speed(value: float | str, name: str = "link") -> float:
     """Bytes a second of ``6e9`` or ``"6GB/s"``.
 
@@ -91,6 +97,8 @@ def parse_speed(value: float | str, name: str = "link") -> float:
         size = re.sub(r"/s(ec)?\s*$", "", value)
         if _SIZE.fullmatch(size) is None:
             raise ValueError(f"{name}={value!r} is not a speed; write bytes a second, or a text such as '12GB/s'")
+        if _BITS.search(size):
+            raise ValueError(f"{name}={value!r} may mean bits, of which a byte has eight; write bytes, as '12GB/s'")
         speed = float(parse_bytes(size, name))
     else:
         speed = float(value)
@@ -109,7 +117,7 @@ def format_speed(speed: float) -> str:
 def format_bytes(count: float) -> str:
     """``"1.50 GiB"``: the unit a person reads."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
+        if abs(count) < (1023.5 if unit == "B" else 1023.995):  # else it is written as 1024 of them
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
         count /= 1024
     return f"{count:.2f} TiB"
@@ -118,6 +126,6 @@ def format_bytes(count: float) -> str:
 def format_seconds(seconds: float) -> str:
     """``"3.20 ms"``: the unit a person reads."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(seconds) >= scale:
+        if abs(seconds) >= scale * (1 - 5e-6):  # else it is written as 1000 of the next
             return f"{seconds / scale:.2f} {unit}"
     return f"{seconds * 1e9:.0f} ns"

@@ -66,8 +66,19 @@ class _Books:
     def __init__(self, calls: Calls, wanted: Iterable[Candidate]) -> None:
         self.calls = calls
         self.away: dict[int, list[Candidate]] = {}
+        self._until: dict[int, set[int]] = {}  # tensors of which something was to be away until a row
         for one in wanted:
-            self.away.setdefault(one.tensor, []).append(one)
+            self._add(one)
+        self._order = {tensor: k for k, tensor in enumerate(self.away)}
+
+    def _add(self, one: Candidate) -> None:
+        self.away.setdefault(one.tensor, []).append(one)
+        self._until.setdefault(one.stop, set()).add(one.tensor)
+
+    def until(self, row: int) -> list[Candidate]:
+        """What is away until a row, in the order in which its tensors were wanted."""
+        tensors = sorted(self._until.get(row, ()), key=self._order.__getitem__)
+        return [one for tensor in tensors for one in self.away[tensor] if one.stop == row]
 
     def dropped(self, tensor: int, row: int) -> Candidate | None:
         """What of the tensor is dropped before a row."""
@@ -81,7 +92,7 @@ class _Books:
         self.give_up(one)
         shorter = replace(one, start=start, stop=stop)
         if start < stop:
-            self.away[one.tensor].append(shorter)
+            self._add(shorter)
         return shorter
 
     def chain(self, contents: list[Content], row: int, most: int, again: Callable[[Candidate], bool]) -> _Chain | None:
@@ -179,7 +190,7 @@ def schedule_makings(
     soon = begin[-1] * soon
     books, makings = _Books(calls, wanted), []
     for row in sorted({one.stop for one in wanted}):
-        targets = [one for ones in books.away.values() for one in ones if one.stop == row]
+        targets = books.until(row)
 
         def back(one: Candidate, row: int = row) -> bool:
             return bool(begin[one.stop] - begin[row] <= soon)

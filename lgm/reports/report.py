@@ -86,6 +86,7 @@ def summary(plan: Plan) -> str:
         *bounds,
         ("without a plan", _on_demand(plan)),
         ("waits", format_seconds(p.waits_seconds)),
+        *_moving(plan),
         ("out, in", f"{format_bytes(moves.out_bytes.sum())}, {format_bytes(moves.in_bytes.sum())} an iteration"),
         *_made_again(plan),
         ("reservation", f"{plan.reservation} chunks of {format_bytes(chunk)}"),
@@ -99,6 +100,12 @@ def _on_demand(plan: Plan) -> str:
         return f"{format_seconds(run_on_demand(plan.trace, plan.device).step_seconds)} (LRU, on demand)"
     except LgmError as error:  # it brings whole tensors, which may not fit where what is used of them does
         return f"- ({error})"
+
+
+def _moving(plan: Plan) -> list[tuple[str, str]]:
+    """Where those who copy are those who compute."""
+    seconds = plan.prediction.step_seconds - plan.trace.seconds - plan.prediction.waits_seconds
+    return [("moving", f"{format_seconds(seconds)} of computing")] if plan.device.tax + plan.device.switch > 0 else []
 
 
 def _made_again(plan: Plan) -> list[tuple[str, str]]:
@@ -247,7 +254,7 @@ def checkpoints(trace: Trace, ways: Ways) -> str:
     best, before = ways.best, analyze_lifetimes(trace).peak
     chain = best.chain
     rows = [("everything kept", before, 1.0)]
-    for name, found in (("these", best), (f"every {root_of(chain)}th layer", ways.root)):
+    for name, found in (("these", best), (f"one layer in {root_of(chain)}", ways.root)):
         if found is not None:
             rows.append((name, found.plan.prediction.peak_chunks, found.plan.trace.seconds / trace.seconds))
     lines = [f"  a chain of {len(chain.rows)} layers; kept are what is alive after"]

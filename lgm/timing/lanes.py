@@ -24,7 +24,7 @@ class Timeline:
     begin: list[float] = field(default_factory=list)
     """[n] When each operation's kernel starts."""
     wait: list[float] = field(default_factory=list)
-    """[n] How long it waited before."""
+    """[n] How long it waited for copies before; what moving takes of computing is no part of it."""
     held: list[int] = field(default_factory=list)
     """[n] Chunks held while it runs."""
     out: list[tuple[float, float, int, int]] = field(default_factory=list)

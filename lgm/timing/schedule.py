@@ -149,6 +149,7 @@ def _under_way(n: int, device: Device, begin: Floats, out: tuple[Ints, ...], sto
     end = np.repeat(start, parts) + np.repeat(each, parts) * free
     two_turns = np.concatenate([begin[:-1], begin[:-1] + begin[-1]])
     over = np.minimum(np.searchsorted(two_turns, end - _INSTANT), np.repeat(stop[gap], parts))
+    over = np.maximum(over, np.repeat(op, parts))  # rows of no time end before it begins
     freed = free - count_each * (part - 1) // parts_each
     change = np.bincount(op, count, 2 * n + 1) - np.bincount(over, freed, 2 * n + 1)
     away = np.cumsum(change[:-1]).astype(np.int64)

@@ -95,18 +95,18 @@ def run_plan(trace: Trace, device: Device, life: Lifetimes, moves: Moves) -> tup
     out_size, in_size = moves.out_bytes.tolist(), moves.in_bytes.tolist()
     wraps = (moves.in_op > moves.in_need).tolist()
     seconds, allocate, free = (trace.op_ns / 1e9).tolist(), books.allocates.tolist(), books.frees.tolist()
-    now, waited, began = 0.0, 0.0, 0.0
+    now, began = 0.0, 0.0
     line = Timeline()
     begins, waits, held, budget = line.begin, line.wait, line.held, device.budget_chunks
     leaving, pending, done = lanes.leaving, lanes.pending, lanes.done
     m = len(in_count)
     for cycle in range(_CYCLES):
         reported = cycle == _CYCLES - 1
-        began, waited = now, 0.0
+        began = now
         lanes.log = line if reported else None
         lanes.least = budget
         for row in range(n):
-            arrived = now
+            arrived, moving = now, 0.0
             if leaving and leaving[0][0] <= now:
                 lanes.advance(now)
             for k in range(out_from[row], out_from[row + 1]):
@@ -116,14 +116,17 @@ def run_plan(trace: Trace, device: Device, life: Lifetimes, moves: Moves) -> tup
                 if out_size[k]:
                     lanes.leave(now, count, out_size[k], k)
                     gone[out_gap[k]] = lanes.out_free
-                    now += out_size[k] * device.tax
                 else:
                     lanes.free += count
-                now += count * device.switch
+                cost = out_size[k] * device.tax + count * device.switch
+                now += cost
+                moving += cost
             for k in range(in_from[row], in_from[row + 1]):
                 each = in_size[k] / in_count[k] / device.in_speed + device.latency
                 pending.append([in_count[k], each, cycle * m + k, gone[in_gap[k]]])
-                now += in_size[k] * device.tax + in_count[k] * device.switch
+                cost = in_size[k] * device.tax + in_count[k] * device.switch
+                now += cost
+                moving += cost
             if pending:
                 lanes.pump(now)
             for k in needs[need_from[row] : need_from[row + 1]]:
@@ -140,9 +143,8 @@ def run_plan(trace: Trace, device: Device, life: Lifetimes, moves: Moves) -> tup
                 lanes.free -= wanted
             lanes.least = min(lanes.least, lanes.free)
             if reported:
-                waited += now - arrived
                 begins.append(now - began)
-                waits.append(now - arrived)
+                waits.append(max(now - arrived - moving, 0.0))
                 held.append(budget - lanes.free)
             now += seconds[row]
             if leaving and leaving[0][0] <= now:
@@ -153,7 +155,7 @@ def run_plan(trace: Trace, device: Device, life: Lifetimes, moves: Moves) -> tup
     line.out = [(a - began, b - began, k, c) for a, b, k, c in line.out]
     line.back = [(a - began, b - began, k % max(m, 1), c) for a, b, k, c in line.back]
     peak = budget - lanes.least
-    return Prediction(now - began, peak, waited, int(left[moves.out_bytes > 0].sum()), int(back.sum())), line
+    return Prediction(now - began, peak, sum(waits), int(left[moves.out_bytes > 0].sum()), int(back.sum())), line
 
 
 class _Demand:
@@ -167,6 +169,7 @@ class _Demand:
         self.resident: OrderedDict[int, int] = OrderedDict()  # tensor -> chunks, longest unused first
         self.slots: dict[int, int] = {}  # tensor -> chunks with a valid copy in the host store
         self.out = self.back = 0
+        self.moving = 0.0  # seconds of computing that moves took
 
     def make_room(self, now: float, chunks: int, pinned: set[int]) -> float:
         """The time at which `chunks` are free, after others than `pinned` have left for them."""
@@ -187,7 +190,14 @@ class _Demand:
                 self.out += count - clean
             slots[t] = max(slots.get(t, 0), away + count)
             resident[t] -= count
+            now += self.cost(count, self.mean[t] * (count - clean))
         return lanes.wait_for_chunks(now, chunks)
+
+    def cost(self, chunks: int, copied: float) -> float:
+        """Seconds of computing that moving so many chunks takes, of which so many bytes are copied."""
+        seconds = copied * self.device.tax + chunks * self.device.switch
+        self.moving += seconds
+        return seconds
 
     def allocate(self, now: float, t: int, pinned: set[int]) -> float:
         now = self.make_room(now, self.sizes[t], pinned)
@@ -208,7 +218,7 @@ class _Demand:
             lanes.free -= missing
             each = self.mean[t] / self.device.in_speed + self.device.latency
             lanes.in_free = max(lanes.in_free, now) + missing * each
-            now = lanes.in_free + missing * self.mean[t] * self.device.tax
+            now = lanes.in_free + self.cost(missing, missing * self.mean[t])
             resident[t] = self.sizes[t]
             self.back += missing
         resident.move_to_end(t)
@@ -249,7 +259,7 @@ def run_on_demand(trace: Trace, device: Device, *, whole: bool = False) -> Predi
     now = began = waited = 0.0
     peak = 0
     for _ in range(_CYCLES):
-        began, waited, memory.out, memory.back = now, 0.0, 0, 0
+        began, waited, memory.moving, memory.out, memory.back = now, 0.0, 0.0, 0, 0
         for row in range(n):
             lanes.advance(now)
             arrived = now
@@ -266,4 +276,4 @@ def run_on_demand(trace: Trace, device: Device, *, whole: bool = False) -> Predi
             lanes.advance(now)
             for t in deaths[row]:
                 memory.free(t)
-    return Prediction(now - began, peak, waited, memory.out, memory.back)
+    return Prediction(now - began, peak, max(waited - memory.moving, 0.0), memory.out, memory.back)

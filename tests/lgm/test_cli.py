@@ -16,7 +16,15 @@ import lgm
 import lgm.fitting.fits
 from lgm.command.cli import main
 from lgm.progress import Bar
-from lgm.records.units import format_bytes, format_seconds, format_speed, parse_bytes, parse_share, parse_speed
+from lgm.records.units import (
+    format_bytes,
+    format_seconds,
+    format_speed,
+    parse_bytes,
+    parse_share,
+    parse_speed,
+    share_of,
+)
 
 from .random_traces import training
 
@@ -80,7 +88,7 @@ def test_fit_says_what_it_assumes_and_takes_what_it_is_given(
         monkeypatch.setattr(lgm.fitting.fits, shares, (0.5,))
     for speeds, assumed in ((["--link-in", "2MB/s"], True), (["--link-in", "2MB/s", "--link-out", "1MB/s"], False)):
         assert main(["fit", trace, *speeds]) == 0
-        assert ("assumed: copies at" in capsys.readouterr().out) == assumed
+        assert ("assumed: copies at 12GB/s out (" in capsys.readouterr().out) == assumed
     recorded = str(ROOT / "traces" / "unet.npz")
     tables = []
     for more in ([], ["--link", "3GB/s"], ["--batch", "2"]):
@@ -118,6 +126,11 @@ def test_every_heuristic_has_an_option_that_says_what_it_may_be(capsys: pytest.C
             ["analyze", "{recorded}", "--budget", "50%", "--gpu", "jetson-orin", "--recompute", "auto"],
             "copying frees nothing there",
         ),
+        (
+            ["analyze", "{recorded}", "--budget", "50%", "--gpu", "jetson-orin", "--link", "6GB/s"],
+            "nothing is copied where there is one memory",
+        ),
+        (["analyze", "{trace}", "--budget", "0.5", "--link", "100Gb/s"], "may mean bits"),
         (["fit", "{trace}", "--batch", "2"], "--batch and --numbers are of what --gpu computes"),
         (["fit", "{trace}", "--link-out", "fast"], "--link-out="),
         (["harmony", "{recorded}", "--samples", "1", "--budget", "many"], "--budget="),
@@ -177,6 +190,10 @@ def test_units() -> None:
     for bad in ("0%", "101%", 1.5, -0.5):
         with pytest.raises(ValueError, match="is neither whole bytes nor a share"):
             parse_share(bad)
+    assert [share_of(100, share) for share in (0.28, 0.29, 0.57, 1.0)] == [28, 29, 57, 100]
+    with pytest.raises(ValueError, match="larger than any memory"):
+        parse_bytes("1e400")
+    assert format_bytes((1 << 20) - 1) == "1.00 MiB" and format_seconds(0.9999999e-3) == "1.00 ms"
     assert format_bytes(3 << 20) == "3.00 MiB"
     assert [format_seconds(s) for s in (2.0, 0.0032, 4e-6, 5e-9)] == ["2.00 s", "3.20 ms", "4.00 us", "5 ns"]
     for bad in ("x", "-1", 0, True, None, "1.5", 1 << 70, f"{10**30}TiB"):

@@ -38,6 +38,15 @@ def test_no_plan_beats_it(block: int) -> None:
     assert above >= 1
 
 
+@pytest.mark.parametrize("seed", [251, 384])
+def test_what_a_row_waits_for_may_come_beside_what_leaves_at_it(seed: int) -> None:
+    trace = lawless(seed)
+    life = analyze_lifetimes(trace)
+    device = lgm.Device(max(int(life.needed.max()), (int(life.needed.max()) + life.peak) // 2), 2e4, 2e4)
+    bound = least_seconds_of_any_mix(trace, device, steps=200)
+    assert trace.seconds < bound <= lgm.analyze(trace, device).prediction.step_seconds
+
+
 def test_by_hand() -> None:
     """Ten chunks are filled, and read in the opposite order, 1 ms each; five fit."""
     n, first = 20, 10

@@ -250,6 +250,24 @@ def test_layers_never_share_a_chunk(block: int) -> None:
             assert len({chunk for _, _, chunk in layer.placed}) == len(layer.placed)
 
 
+def test_what_dies_absent_is_whole_again_when_it_is_born() -> None:
+    """It reaches over the turn, leaves after it and is never used again: nothing is away when the next begins."""
+    trace = build(4, [(2 * CHUNK, 2, 1), (3 * CHUNK, 0, 1)], [(3, 0, 0, 2, 1), (1, 1, 0, 3, 1)])
+    plan = lgm.analyze(trace, Device(3, 1e9, 1e9))
+    assert set(plan.out_tensor.tolist()) == {0} and not len(plan.in_tensor)
+    assert away_at_turn(plan) == []
+
+
+def test_waiting_is_for_copies_alone() -> None:
+    trace = training(6)
+    life = analyze_lifetimes(trace)
+    plan = lgm.analyze(trace, Device(int(life.peak * 0.6), 1e9, 1e9, tax=1e-9, switch=8e-6))
+    moving = plan.prediction.step_seconds - trace.seconds
+    assert plan.prediction.waits_seconds < 1e-4 * moving
+    demand = run_on_demand(trace, plan.device)
+    assert demand.step_seconds > trace.seconds + 8e-6 * demand.in_chunks
+
+
 def test_away_at_turn_agrees_with_the_gaps() -> None:
     trace = training(6)
     plan = lgm.analyze(trace, Device(int(analyze_lifetimes(trace).peak * 0.3), 1e6, 1e6))

@@ -222,6 +222,30 @@ def test_few_are_tried_where_nothing_waits_for_copies(monkeypatch: pytest.Monkey
         assert plan.prediction.step_seconds <= lgm.analyze(trace, device).prediction.step_seconds
 
 
+WRONG = {  # by the rule that is broken
+    "drop-dead": lambda r: {"drop_op": np.zeros_like(r.drop_op)},
+    "use-dropped": lambda r: {"make_op": np.full_like(r.make_op, int(r.at[-1]))},
+    "make-present": lambda r: {"drop_op": r.drop_op[:0], "drop_tensor": r.drop_tensor[:0]},
+    "drop-dropped": lambda r: {"drop_tensor": np.full_like(r.drop_tensor, int(np.flatnonzero(r.origin.lasting)[0]))},
+    "remade-trace": lambda r: {"origin": replace(r.origin, op_name=r.origin.op_name[::-1].copy())},
+    "dropped-at-turn": lambda r: {
+        "drop_op": np.append(r.drop_op, int(r.at[-1])),
+        "drop_tensor": np.append(r.drop_tensor, int(np.flatnonzero(r.origin.lasting)[0])),
+    },
+}
+
+
+@pytest.mark.parametrize("rule", WRONG)
+def test_a_plan_that_drops_or_makes_wrongly_is_refused(rule: str) -> None:
+    trace = with_calls(training(12, 0), 0, share=1.0)
+    speed = CHUNK / 2e-3
+    plan = lgm.analyze(trace, lgm.Device(int(analyze_lifetimes(trace).peak * 0.55), speed, speed), recompute="auto")
+    assert plan.remaking is not None and len(plan.remaking.drop_op) > 1
+    lgm.validate(plan)
+    with pytest.raises(lgm.InvalidPlanError, match=rule):
+        lgm.validate(replace(plan, remaking=replace(plan.remaking, **WRONG[rule](plan.remaking))))
+
+
 def test_the_example_made_again() -> None:
     trace = replace(example(), call_first=np.arange(6), call_last=np.arange(6), call_again=np.array([0, 1, 0, 0, 0, 0]))
     life = analyze_lifetimes(trace)

@@ -47,7 +47,7 @@ def device(share: float = 0.65, speed: float = 0.3e6) -> Device:
 
 
 def test_tails_make_room_for_what_a_rush_needs() -> None:
-    plan = lgm.analyze(rush(), device())
+    plan = planner.analyze(rush(), device())
     relieved = relieve(plan)
     assert check(relieved) == ""
     assert relieved.prediction.step_seconds < 0.97 * plan.prediction.step_seconds
@@ -67,8 +67,8 @@ def diluted(trace: Trace, times: int) -> Trace:
 
 @pytest.mark.parametrize("speed", [0.2e6, *(pytest.param(s, marks=pytest.mark.long) for s in (0.3e6, 0.5e6))])
 def test_operations_that_move_nothing_take_no_effort_from_the_others(speed: float) -> None:
-    few = relieve(lgm.analyze(rush(), device(0.5, speed)))
-    many = relieve(lgm.analyze(diluted(rush(), 112), device(0.5, speed)))
+    few = relieve(planner.analyze(rush(), device(0.5, speed)))
+    many = relieve(planner.analyze(diluted(rush(), 112), device(0.5, speed)))
     assert check(many) == ""
     assert many.prediction.step_seconds <= few.prediction.step_seconds
 
@@ -86,7 +86,7 @@ def test_no_plan_gets_slower(make: Callable[[int], Trace]) -> None:
         trace = make(seed)
         life = analyze_lifetimes(trace)
         budget = max(int(life.needed.max()), int(life.peak * (0.4 + seed % 5 / 10)), 1)
-        plan = lgm.analyze(trace, Device(budget, 1e6, 0.5e6 + seed % 3 * 1e6))
+        plan = planner.analyze(trace, Device(budget, 1e6, 0.5e6 + seed % 3 * 1e6))
         relieved = relieve(plan)
         assert check(relieved) == "", seed
         assert relieved is plan or relieved.prediction.step_seconds < plan.prediction.step_seconds, seed

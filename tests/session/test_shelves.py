@@ -253,6 +253,28 @@ def test_nothing_moves_while_other_threads_work() -> None:
         assert native.load().parts.shelves() > 0
 
 
+def test_threads_of_an_earlier_session_keep_nothing_where_it_is() -> None:
+    go, stop = threading.Event(), threading.Event()
+
+    def lives_on() -> None:
+        torch.ones(WIDTH, WIDTH) @ torch.ones(WIDTH, WIDTH)
+        go.set()
+        stop.wait(60)
+
+    other = threading.Thread(target=lives_on)
+    with vtensor.enabled("600KiB", chunk=PAGE, min_size=1):
+        other.start()
+        go.wait(60)
+    try:
+        with vtensor.enabled("600KiB", chunk=PAGE, min_size=1):
+            model = network()
+            train(model, torch.optim.AdamW(model.parameters()), 2)
+            assert native.load().parts.shelves() > 0
+    finally:
+        stop.set()
+        other.join()
+
+
 def test_what_the_step_did_not_write_stays() -> None:
     with vtensor.enabled("600KiB", chunk=PAGE, min_size=1):
         model = network()
