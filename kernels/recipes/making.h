@@ -40,9 +40,13 @@ class Making {
     const Recipes::Run::Entry& entry = run_.entries[at];
     return entry.read[i] != nullptr ? *entry.read[i] : *made_.at(entry.step->sources[i].get());
   }
+  // Whether somebody needs the i-th result of an entry.
+  bool needs(std::size_t at, std::size_t i) const {
+    return i < run_.entries[at].results.size() && run_.entries[at].results[i] != nullptr;
+  }
   // An entry made its i-th result here. False if nobody needs it.
   bool put(std::size_t at, std::size_t i, Range& range) {
-    if (i >= run_.entries[at].results.size() || run_.entries[at].results[i] == nullptr) return false;
+    if (!needs(at, i)) return false;
     made_[run_.entries[at].results[i].get()] = &range;
     return true;
   }
