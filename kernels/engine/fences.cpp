@@ -23,11 +23,9 @@ bool Fences::used_on(Lane stream, Range& range) noexcept {
   return false;
 }
 
-void Fences::note_use(Lane stream, Range& range) {
-  if (stream == Lane::none) return;
-  const Ticket now = order_.now(stream);
+void Fences::note(Ticket now, Range& range) {
   const Ticket before = unpack(range.used.exchange(pack(now)));
-  if (before.lane != stream || before.number > now.number) range.others.add(before);
+  if (before.lane != now.lane || before.number > now.number) range.others.add(before);
 }
 
 void Fences::begin(Range& range, Lane stream) {
@@ -40,11 +38,11 @@ void Fences::begin(Range& range, Lane stream) {
   range.recorded.clear();
   range.seen.store(false);
   range.made.store(0);
-  range.used.store(pack(order_.now(stream)));
+  range.used.store(pack(order_.so_far(stream)));
 }
 
 void Fences::end(Range& range) {
-  note_use(range.home, range);
+  if (range.home != Lane::none) note(order_.so_far(range.home), range);
   for (const Lane stream : range.recorded) note_use(stream, range);
   range.recorded.clear();  // what they are asked for from now on does not use it
   range.before.clear();
@@ -55,7 +53,7 @@ void Fences::made(const Range& from, Range& to) {
   to.made.store(from.used.load());
 }
 
-void Fences::to_follow(Lane stream, Range& range) noexcept { range.made.store(pack(order_.now(stream))); }
+void Fences::to_follow(Lane stream, Range& range) noexcept { range.made.store(pack(order_.so_far(stream))); }
 
 Ticket Fences::maker(const Range& range) noexcept { return unpack(range.made.load()); }
 

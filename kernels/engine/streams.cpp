@@ -4,9 +4,13 @@
 
 namespace vt {
 
-Lane Streams::lane(void* native) {
+Lane Streams::lane(void* native, bool foreign) {
   Lock lock(mutex_);
-  return closed_ ? Lane::none : order_.adopt(native);
+  return closed_ ? Lane::none : order_.adopt(native, foreign);
+}
+
+void Streams::pulse(Lane stream) {
+  if ((ground_.pressed.load(std::memory_order_relaxed) || order_.is_foreign(stream)) && !closed_.load()) order_.pulse(stream);
 }
 
 void Streams::come_after(Lane later, Ticket earlier) {
@@ -27,7 +31,7 @@ void Streams::used_on(Lane stream, Range& range) noexcept {
 
 void Streams::makes_again(Lane stream) {
   Lock lock(mutex_);
-  if (!closed_) order_.after(stream, order_.streams());
+  if (!closed_) order_.after(stream, order_.operations());
 }
 
 void Streams::read_again(Lane stream, Range& range) {

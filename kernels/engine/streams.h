@@ -18,7 +18,7 @@ class Streams {
       : mutex_(mutex), closed_(closed), ground_(ground), ranges_(ranges), fences_(fences), order_(fences.order()) {}
 
   // The lane of a stream, by the device's own name for it.
-  Lane lane(void* native);
+  Lane lane(void* native, bool foreign = false);
   // What `stream` does from now on finds the data of a pinned range in place.
   void ready_on(Lane stream, Range& range) {
     range.seen.store(true, std::memory_order_relaxed);
@@ -28,17 +28,17 @@ class Streams {
     if (maker.number != 0 && maker.lane != stream) come_after(stream, maker);
     if (stream != range.home && !range.before.empty()) come_after(stream, range.before);
   }
-  // The operation that pinned the range has been asked of `stream`. Before Engine::unpin().
+  // An operation has been asked of `stream`: before anybody is told what it made.
+  void used(Lane stream) noexcept { order_.used(stream); }
+  // It pinned the range. Before Engine::unpin().
   void used_on(Lane stream, Range& range) noexcept;
   // What makes something again is about to be asked of `stream`. What it reads may have been written on another, and nobody else
   // sees to it that it comes after that.
   void makes_again(Lane stream);
   // It was, and reads the range: nor does anybody see to it that whoever writes that on another stream comes after it.
   void read_again(Lane stream, Range& range);
-  // An operation has been asked of `stream`.
-  void pulse(Lane stream) {
-    if (ground_.pressed.load(std::memory_order_relaxed) && !closed_.load()) order_.pulse(stream);
-  }
+  // An operation has been asked of `stream`, and its uses are told.
+  void pulse(Lane stream);
   // A graph is about to be captured on some stream.
   void before_capture() {
     Lock lock(mutex_);

@@ -122,11 +122,13 @@ std::size_t kept(const Engine& engine) noexcept {
 void release_kept(Engine& engine, std::size_t but) {
   Thread& thread = this_thread();
   if (thread.kept_engine != &engine) return;
-  const Lane stream = current_stream(engine);
+  const Lane stream = thread.kept.size() > but ? current_stream(engine) : Lane::none;
+  if (stream != Lane::none) engine.streams()->used(stream);
   for (; thread.kept.size() > but; thread.kept.pop_back()) {
     if (stream != Lane::none) engine.streams()->used_on(stream, *thread.kept.back().range);
     engine.unpin(thread.kept.back());
   }
+  if (stream != Lane::none) engine.streams()->pulse(stream);
 }
 
 }  // namespace vt

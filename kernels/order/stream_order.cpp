@@ -28,15 +28,24 @@ Ticket StreamOrder::make(Ticket ticket) {
   return ticket;
 }
 
-Lane StreamOrder::adopt(void* stream) {
+Lane StreamOrder::adopt(void* stream, bool foreign) {
   Lane lane = Lane::none;
   must([&] { return driver_.adopt(stream, &lane); });
+  at(lane).foreign.store(foreign);
   lanes_ = std::max(lanes_, static_cast<std::size_t>(lane) + 1);
   return lane;
 }
 
+void StreamOrder::used(Lane stream) noexcept {
+  std::atomic<std::uint64_t>& asked = at(stream).asked;
+  const std::uint64_t ticket = now(stream).number;
+  for (auto before = asked.load(); before < ticket && !asked.compare_exchange_weak(before, ticket);) {
+  }
+}
+
 void StreamOrder::pulse(Lane stream) {
-  if (at(stream).calls.fetch_add(1, std::memory_order_relaxed) % kPulse == 0) make(now(stream));
+  const std::uint32_t call = at(stream).calls.fetch_add(1, std::memory_order_relaxed);
+  if (call % kPulse == 0 || at(stream).foreign.load()) make(so_far(stream));
 }
 
 void StreamOrder::mark_streams() {
@@ -48,7 +57,7 @@ void StreamOrder::after(Lane later, Ticket earlier) {
   Stream& stream = at(later);
   const auto lane = static_cast<std::size_t>(earlier.lane);
   if (stream.known.size() <= lane) stream.known.resize(lane + 1, 0);
-  if (stream.known[lane] >= earlier.number) return;
+  if (stream.known[lane] >= earlier.number && !stream.foreign.load()) return;
   earlier = make(earlier);
   const bool for_a_copy = is_stream(later) && !is_stream(earlier.lane);
   if (for_a_copy) stopwatch_.wait_begins(later);
@@ -90,9 +99,17 @@ Ticket StreamOrder::end_of(Lane copies) {
   return ticket;
 }
 
+Fence StreamOrder::operations() const {
+  Fence fence;
+  for (auto i = static_cast<std::size_t>(Lane::first_stream); i < lanes_; ++i) {
+    fence.add({static_cast<Lane>(i), streams_[i].asked.load()});
+  }
+  return fence;
+}
+
 Fence StreamOrder::streams() const {
   Fence fence;
-  for (auto i = static_cast<std::size_t>(Lane::first_stream); i < lanes_; ++i) fence.add(now(static_cast<Lane>(i)));
+  for (auto i = static_cast<std::size_t>(Lane::first_stream); i < lanes_; ++i) fence.add(so_far(static_cast<Lane>(i)));
   return fence;
 }
 

@@ -48,19 +48,31 @@ class StreamOrder {
  public:
   explicit StreamOrder(OrderedDriver& driver) : driver_(driver), stopwatch_(driver) {}
 
-  // The lane of a stream that computes. Stops the program if the device cannot have one more.
-  Lane adopt(void* stream);
+  // The lane of a stream that computes. Stops the program if the device cannot have one more. `foreign`: another library's,
+  // which may end it without telling, and get its name again for another one. So nothing is asked of it but while an operation
+  // is (its tickets are made at the ends of operations), and what it came after once counts for nothing.
+  Lane adopt(void* stream, bool foreign = false);
 
   // The ticket that will end the work asked of `stream` before this call. It need not exist yet: whoever must come
   // after it makes it. The number is read after the work was asked for and made (mark) before the device is told, so that a
   // ticket of this number, whoever makes it, lies behind that work.
   Ticket now(Lane stream) const noexcept { return {stream, at(stream).marked.load() + 1}; }
-  // Makes a ticket on a stream every few calls, so that a later eviction need not come after all that was asked since.
+  bool is_foreign(Lane stream) const noexcept { return at(stream).foreign.load(std::memory_order_relaxed); }
+  // An operation has been asked of it.
+  void used(Lane stream) noexcept;
+  // The ticket that will end all that operations asked of it so far: of a foreign stream one that exists, or is being made.
+  Ticket so_far(Lane stream) const noexcept {
+    return at(stream).foreign.load() ? Ticket{stream, at(stream).asked.load()} : now(stream);
+  }
+  // Makes a ticket on a stream every few calls, so that a later eviction need not come after all that was asked since;
+  // on a foreign one each time.
   void pulse(Lane stream);
   // What streams were asked for so far is ended by tickets that exist: none can be made while a graph is captured on one.
   void mark_streams();
   // Whether what `stream` does from now on comes after this copy.
-  bool waited_for(Lane stream, std::uint64_t copy_in) const noexcept { return at(stream).waited_in.load() >= copy_in; }
+  bool waited_for(Lane stream, std::uint64_t copy_in) const noexcept {
+    return copy_in == 0 || (!at(stream).foreign.load() && at(stream).waited_in.load() >= copy_in);
+  }
 
   // What is asked of `later` from now on comes after the fence.
   void after(Lane later, const Fence& fence);
@@ -73,7 +85,9 @@ class StreamOrder {
   Ticket end_of(Lane copies);
   // The newest: a copy that was asked for.
   void copied(Ticket copy) noexcept { at(copy.lane).end = copy.number; }
-  // All that was ever asked of the streams, and of the whole device.
+  // All that operations asked of the streams, as far as their ends were told (used). All that was ever asked of them, and of the
+  // whole device.
+  Fence operations() const;
   Fence streams() const;
   Fence everything();
   // What streams wait for copies is no part of what it measures.
@@ -86,6 +100,8 @@ class StreamOrder {
   struct Stream {
     std::atomic<std::uint64_t> marked{0};     // number of the newest ticket
     std::atomic<std::uint64_t> waited_in{0};  // it comes after this copy in
+    std::atomic<std::uint64_t> asked{0};      // of the ticket that ends the operations asked of it
+    std::atomic<bool> foreign{false};
     std::atomic<std::uint32_t> calls{0};
     std::mutex making;                        // tickets are made in the order of their numbers
     std::vector<std::uint64_t> known;         // by lane: the newest ticket it comes after

@@ -28,6 +28,7 @@ void ModelRemaker::run(const Recipes::Run& run, const Take& take, bool) {
     for (const Use& use : uses) engine_.streams()->ready_on(stream_, *use.range);
     device_.spend(launch_ns_);
     device_.compute(stream_, call.ns);
+    engine_.streams()->used(stream_);
     for (const Use& use : uses) {
       engine_.streams()->used_on(stream_, *use.range);
       engine_.unpin(use);

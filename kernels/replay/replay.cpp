@@ -134,6 +134,7 @@ void Replay::replay(const Row& row) {
     engine_->streams()->ready_on(stream_, *range);
   }
   device_->compute(stream_, row.ns);
+  engine_->streams()->used(stream_);
   engine_->streams()->pulse(stream_);
   for (const Use& use : uses) {
     engine_->streams()->used_on(stream_, *use.range);

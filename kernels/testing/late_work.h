@@ -40,10 +40,16 @@ class LateWork {
     lanes_.emplace_back();
     return lanes_.size() - 1;
   }
+  // Nothing may be asked of it any more; what was goes on.
+  void end_lane(Lane lane) { lanes_.at(lane).ended = true; }
   // What is asked of `later` next begins when the point is passed.
-  void order(Lane later, Point point) { lanes_.at(later).after.push_back(point); }
+  void order(Lane later, Point point) {
+    if (lanes_.at(later).ended) complain("a stream that is gone was asked to wait");
+    lanes_.at(later).after.push_back(point);
+  }
   Point push(Lane lane, Item item) {
     Queue& queue = lanes_.at(lane);
+    if (queue.ended) complain("a stream that is gone was asked for something");
     item.after = std::exchange(queue.after, {});
     queue.items.push_back(std::move(item));
     return {lane, ++queue.asked};
@@ -85,6 +91,7 @@ class LateWork {
     std::deque<Item> items;
     std::uint64_t asked = 0, done = 0;
     std::vector<Point> after;  // of the next item
+    bool ended = false;
   };
 
   // Does the next item of a lane, if what it comes after is done.

@@ -36,14 +36,21 @@ std::atomic<Engine*> g_makes_nothing{nullptr};  // nothing is dropped there whil
 // The engine of a managed address: the current one, or one of an earlier session.
 Engine* owner_of(const void* address) { return address == nullptr ? nullptr : engine_of(address); }
 
-Lane lane_of(Engine& engine, cudaStream_t stream) {
+// Another library's: torch names these by their addresses.
+bool is_foreign(c10::cuda::CUDAStream stream) {
+  return stream.stream() != nullptr && stream.id() == reinterpret_cast<c10::StreamId>(stream.stream());
+}
+
+Lane lane_of(Engine& engine, c10::cuda::CUDAStream stream) {
   struct Known {
     Engine* engine = nullptr;
-    cudaStream_t stream = nullptr;
+    c10::StreamId stream = 0;
     Lane lane = Lane::none;
   };
   static thread_local Known known;  // most threads use one stream
-  if (known.engine != &engine || known.stream != stream) known = {&engine, stream, engine.streams()->lane(stream)};
+  if (known.engine != &engine || known.stream != stream.id()) {
+    known = {&engine, stream.id(), engine.streams()->lane(stream.stream(), is_foreign(stream))};
+  }
   return known.lane;
 }
 
@@ -54,7 +61,7 @@ Lane lane_of_this_thread(Engine& engine) {
   // Events of others have no place in a graph that is being captured; what it uses must be resident before (data_ptr() keeps it
   // so).
   if (ordinal < 0 || capturing()) return Lane::none;
-  return lane_of(engine, c10::cuda::getCurrentCUDAStream(static_cast<DeviceIndex>(ordinal)).stream());
+  return lane_of(engine, c10::cuda::getCurrentCUDAStream(static_cast<DeviceIndex>(ordinal)));
 }
 
 // The one deleter: managed or not is told by the address.
@@ -75,7 +82,7 @@ class Allocator final : public cca::CUDAAllocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     const auto device = c10::cuda::current_device();
     if (wanted(bytes, device)) {
-      if (void* address = managed(bytes, c10::cuda::getCurrentCUDAStream(device).stream())) {
+      if (void* address = managed(bytes, c10::cuda::getCurrentCUDAStream(device))) {
         return {address, address, &free_any, c10::Device(c10::kCUDA, device)};
       }
     }
@@ -100,7 +107,7 @@ class Allocator final : public cca::CUDAAllocator {
   }
   void recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) override {
     if (Engine* engine = owner_of(pointer.get())) {
-      engine->streams()->record(pointer.get(), lane_of(*engine, stream.stream()));
+      engine->streams()->record(pointer.get(), lane_of(*engine, stream));
     } else if (pointer.get_deleter() != &free_any) {
       g_native->recordStream(pointer, stream);
     } else {  // it does nothing for a pointer that another than itself frees
@@ -242,7 +249,7 @@ class Allocator final : public cca::CUDAAllocator {
     return !capturing();
   }
 
-  static void* managed(Bytes bytes, cudaStream_t stream) {
+  static void* managed(Bytes bytes, c10::cuda::CUDAStream stream) {
     Engine& engine = *current_engine();
     try {
       return allocate_managed(engine, bytes, lane_of(engine, stream));

@@ -225,6 +225,7 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
   const Frame frame = thread.frames.back();
   thread.frames.pop_back();
   if (frame.draws) Draws::end();
+  if (frame.stream != Lane::none) thread.engine->streams()->used(frame.stream);
   if (thread.seen_call.frame == thread.frames.size()) call_ends(thread, thread.frames.size());
   if (frame.row != kNone && !frame.transparent) {
     if (const Recording recording{thread}) recording->log().row_ends(frame.row);

@@ -75,6 +75,21 @@ class Program {
     for (std::size_t i = 0; i < streams; ++i) streams_.push_back(engine_->streams()->lane(device_.stream()));
   }
 
+  // A stream of another library, and its end, of which nobody tells.
+  Lane foreign_stream() {
+    streams_.push_back(engine_->streams()->lane(device_.stream(), true));
+    return streams_.back();
+  }
+  void end_stream(Lane stream) {
+    work_.end_lane(lane(stream));
+    std::erase(streams_, stream);
+    for (Tensor& tensor : tensors_) {
+      if (tensor.last != stream) continue;
+      work_.drain();  // the program has waited for it
+      tensor.last = Lane::none;
+    }
+  }
+
   std::size_t draw(std::size_t below) { return random_() % below; }
   Lane any_stream() { return streams_[draw(streams_.size())]; }
   Lane stream(std::size_t index) const { return streams_.at(index); }
@@ -133,11 +148,10 @@ class Program {
     uses.insert(uses.end(), missing.begin(), missing.end());
     for (const Use& use : uses) engine_->streams()->ready_on(stream, *use.range);
     for (std::size_t i = 0; i < arguments.size(); ++i) launch(stream, tensors_[arguments[i]], writes[i]);
+    engine_->streams()->used(stream);
+    for (const Use& use : uses) engine_->streams()->used_on(stream, *use.range);
     engine_->streams()->pulse(stream);
-    for (const Use& use : uses) {
-      engine_->streams()->used_on(stream, *use.range);
-      engine_->unpin(use);
-    }
+    for (const Use& use : uses) engine_->unpin(use);
   }
 
   // As what makes something again does it: the program knows nothing of that, and orders nothing.
@@ -148,7 +162,9 @@ class Program {
     CHECK(engine_->try_pin(range, false));
     engine_->streams()->ready_on(stream, range);
     ask(stream, tensors_[index], false);
+    engine_->streams()->used(stream);
     engine_->streams()->used_on(stream, range);
+    engine_->streams()->pulse(stream);
     engine_->unpin(use);
     engine_->streams()->read_again(stream, range);
   }
@@ -210,7 +226,9 @@ class Program {
   }
 
   void finish() {
-    for (std::size_t i = 0; i < tensors_.size(); ++i) run(tensors_[i].last, {i}, {false});
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      run(tensors_[i].last != Lane::none ? tensors_[i].last : streams_[0], {i}, {false});
+    }
     while (!tensors_.empty()) free(tensors_.size() - 1);
     CHECK(engine_->inspect().validate().empty());
     engine_->detach();
@@ -261,6 +279,24 @@ class Program {
 };
 
 }  // namespace
+
+TEST(of_streams_that_others_end_nothing_is_asked_any_more) {
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    Program program(seed, 8 + seed % 5, 1 + seed % 2);
+    for (int i = 0; i < 8; ++i) {
+      const Lane foreign = program.foreign_stream();
+      for (int k = 0; k < 30; ++k) program.step(12);
+      program.fresh(1, foreign);
+      program.run(foreign, {program.draw(program.tensors())}, {true});
+      program.end_stream(foreign);
+      program.engine().evict_all();
+      if (program.tensors() > 0) program.engine().streams()->makes_again(program.stream(0));
+      program.engine().streams()->before_capture();
+    }
+    program.finish();
+    CHECK(program.wrong() == 0);
+  }
+}
 
 TEST(random_programs_read_what_they_wrote) {
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
