@@ -16,7 +16,7 @@ import numpy as np
 
 from lgm.bounds import least_seconds_of_any_mix
 from lgm.records.model import Device, Ints, Plan, Trace
-from lgm.timing.schedule import moves_of_plan
+from lgm.timing.moves import moves_of_plan
 from lgm.timing.simulate import run_plan
 from vtensor import planning
 

@@ -13,7 +13,7 @@ from typing import Any
 import lgm
 from lgm.bounds import least_seconds, least_seconds_in_windows, least_seconds_of_any_mix
 from lgm.iteration import analyze_lifetimes
-from lgm.timing.schedule import moves_of_plan
+from lgm.timing.moves import moves_of_plan
 from lgm.timing.simulate import run_on_demand
 from vtensor.demo.processes import Worker, measure_peak
 from vtensor.demo.workloads import WORKLOADS

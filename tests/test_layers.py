@@ -85,7 +85,7 @@ LGM_ROOMS = {  # the modules of each package of lgm/
     "records": [{"units", "limits"}, {"device"}, {"model"}, {"codec", "copies", "rows"}, {"__init__"}],
     "iteration": [{"lifetimes"}, {"calls", "needs", "roles"}, {"__init__"}],
     "choosing": [{"cost", "problem"}, {"residual", "sweep"}, {"choice"}, {"selection"}, {"__init__"}],
-    "timing": [{"lanes", "schedule"}, {"prefetch", "simulate"}, {"settling"}, {"__init__"}],
+    "timing": [{"lanes", "moves"}, {"schedule"}, {"prefetch", "simulate"}, {"settling"}, {"__init__"}],
     "placing": [{"mapping", "stays"}, {"asking"}, {"seats"}, {"__init__"}],
     "planning": [{"oversize", "planner"}, {"relief"}, {"__init__"}],
     "remaking": [{"recompute"}, {"rewrite"}, {"only"}, {"__init__"}],

@@ -11,7 +11,7 @@ import numpy as np
 from ..iteration.lifetimes import Gaps, Lifetimes
 from ..records.model import Device, Ints, Trace
 from ..records.rows import nominal
-from ..timing.schedule import Moves
+from ..timing.moves import Moves
 
 __all__ = ["least_seconds", "least_seconds_in_windows"]
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..iteration.lifetimes import Lifetimes, cover
 from ..records.model import Device, Ints, Plan, Trace
-from ..timing.schedule import Moves
+from ..timing.moves import Moves
 
 __all__ = ["Layer", "away_at_turn", "layers", "occupied", "ranges_to_keep"]
 

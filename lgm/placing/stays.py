@@ -11,7 +11,7 @@ import numpy as np
 
 from ..records.model import Bools, Floats, Ints, Plan
 from ..timing.lanes import Timeline
-from ..timing.schedule import Moves, moves_of_plan
+from ..timing.moves import Moves, moves_of_plan
 from ..timing.simulate import run_plan
 
 __all__ = ["Stays"]

@@ -18,7 +18,7 @@ from ..placing.mapping import ranges_to_keep
 from ..progress import Progress
 from ..records.model import Device, Ints, Plan, Prediction, Trace
 from ..switches import Switches, Timing
-from ..timing.schedule import Moves
+from ..timing.moves import Moves
 from ..timing.settling import GAIN, HASTES, ROUNDS, settle, work_of_round
 
 __all__ = ["analyze", "drafts_are_plans", "finished"]

@@ -27,7 +27,7 @@ from ..choosing.selection import demand, lateness, select
 from ..iteration.lifetimes import cover
 from ..records.model import Ints, Plan, Prediction
 from ..switches import Switches, Timing
-from ..timing.schedule import Moves, moves_of_plan
+from ..timing.moves import Moves, moves_of_plan
 from ..timing.settling import HASTES, ROUNDS, settle, work_of_round
 from ..timing.simulate import run_plan
 from .planner import analyze, finished

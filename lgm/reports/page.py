@@ -20,7 +20,7 @@ from ..placing.mapping import occupied
 from ..records.model import Floats, Plan, Trace
 from ..records.rows import describe, nominal
 from ..records.units import format_bytes, format_seconds
-from ..timing.schedule import moves_of_plan
+from ..timing.moves import moves_of_plan
 from ..timing.simulate import run_plan
 from . import report
 

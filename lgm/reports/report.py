@@ -25,7 +25,7 @@ from ..records.model import Plan, Trace
 from ..records.rows import describe, name_of
 from ..records.units import format_bytes, format_seconds
 from ..timing.lanes import Timeline
-from ..timing.schedule import Moves, moves_of_plan
+from ..timing.moves import Moves, moves_of_plan
 from ..timing.simulate import run_on_demand, run_plan
 
 __all__ = ["checkpoints", "draw", "graph", "perfetto", "summary", "table", "trace_summary"]

@@ -1,7 +1,7 @@
 """When each copy begins: out as soon as the gap opens, in as late as is safe, or sooner where nobody needs the room.
 
-Covers: moves with their operations, for a given choice of gaps or from a finished plan.
-Leaves: the choice itself (``choosing.choice``), and what the moves cost in time (``simulate``).
+Covers: moves with their operations, for a given choice of gaps.
+Leaves: the choice itself (``choosing.choice``), what moves are (``moves``), and what they cost in time (``simulate``).
 
 The incoming lane is filled from the last deadline backwards (earliest-deadline order in reverse): each arrival ends
 when its vTensor is needed or when the next arrival must begin, whichever is earlier. It may begin only where the budget
@@ -18,42 +18,20 @@ the lane is free and the room lasts.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import LgmError
-from ..iteration.lifetimes import Lifetimes, analyze_lifetimes, cover
-from ..records.model import Device, Floats, Ints, Plan, Trace
+from ..iteration.lifetimes import Lifetimes, cover
+from ..records.model import Device, Floats, Ints, Trace
 from ..records.rows import nominal
 from ..switches import Timing
+from .moves import Moves, bytes_in
 
-__all__ = ["Moves", "moves_of_plan", "schedule"]
+__all__ = ["schedule"]
 
 _INSTANT = 1e-12  # seconds: what ends when an operation begins has ended
 _EARLY = 2.0  # copies of one chunk, by which an arrival should end before it is needed
 _PARTS = 16  # of a copy out, that are free one after the other
-
-
-@dataclass(frozen=True, slots=True)
-class Moves:
-    """Leaves in order of operation, then arrivals in order of operation. `*_bytes`: what is copied, 0 for free."""
-
-    out_op: Ints
-    out_gap: Ints
-    out_first: Ints
-    out_last: Ints
-    out_bytes: Ints
-    in_op: Ints
-    in_gap: Ints
-    in_first: Ints
-    in_last: Ints
-    in_bytes: Ints
-    in_need: Ints
-
-
-def _bytes(trace: Trace, tensor: Ints, first: Ints, last: Ints) -> Ints:
-    return np.minimum(last * trace.chunk_bytes, trace.tensor_bytes[tensor]) - first * trace.chunk_bytes
 
 
 def _leaves(trace: Trace, life: Lifetimes, used: Ints) -> tuple[Ints, ...]:
@@ -71,7 +49,7 @@ def _leaves(trace: Trace, life: Lifetimes, used: Ints) -> tuple[Ints, ...]:
     for low, high, dirty in ((np.zeros_like(clean), clean, False), (clean, used, True)):
         gap = np.flatnonzero(high > low)
         first, last = gaps.first[gap] + low[gap], gaps.first[gap] + high[gap]
-        size = _bytes(trace, gaps.tensor[gap], first, last) if dirty else np.zeros_like(gap)
+        size = bytes_in(trace, gaps.tensor[gap], first, last) if dirty else np.zeros_like(gap)
         rows.append((gaps.start[gap], gap, first, last, size))
     columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
     order = np.argsort(columns[0], kind="stable")
@@ -106,7 +84,7 @@ def schedule(
     first, amount, stop = gaps.first[back], used[back], gaps.stop[back]
     if timing == "on_demand":
         need = stop % n
-        size = _bytes(trace, gaps.tensor[back], first, first + amount)
+        size = bytes_in(trace, gaps.tensor[back], first, first + amount)
         order = np.argsort(need, kind="stable")
         columns = (need, back, first, first + amount, size, need)
         return Moves(*out, *(column[order] for column in columns))
@@ -115,7 +93,7 @@ def schedule(
         begin = nominal(trace)
     room = device.budget_chunks - (life.live - cover(n, gaps.start, gaps.stop, used))
     room -= np.minimum(_under_way(n, device, begin, out, gaps.stop), np.maximum(room, 0))
-    size = _bytes(trace, gaps.tensor[back], first, first + amount)
+    size = bytes_in(trace, gaps.tensor[back], first, first + amount)
     each = size / device.in_speed / np.maximum(amount, 1) + device.latency
     safety = _EARLY * (trace.chunk_bytes / device.in_speed + device.latency) + device.jitter
     rows = _backwards(n, begin, room, gaps.start[back], stop, amount, each, safety)
@@ -127,7 +105,7 @@ def schedule(
     low, high = gaps.first[gap] + moves[:, 2], gaps.first[gap] + moves[:, 3]
     need = gaps.stop[gap] % n
     at = moves[:, 1] % n
-    columns = (at, gap, low, high, _bytes(trace, gaps.tensor[gap], low, high), need)
+    columns = (at, gap, low, high, bytes_in(trace, gaps.tensor[gap], low, high), need)
     # Those for the next iteration come after those for this one.
     order = np.lexsort((np.where(need < at, need + n, need), at))
     return Moves(*out, *(column[order] for column in columns))
@@ -230,45 +208,3 @@ def _take(room: Ints, a: int, b: int, n: int, amount: int) -> None:
     room[a : min(b, n)] -= amount
     if b > n:
         room[: b - n] -= amount
-
-
-def moves_of_plan(plan: Plan, life: Lifetimes | None = None) -> tuple[Lifetimes, Moves]:
-    """The moves of a plan as the simulator wants them: each with its gap, and bytes where it copies."""
-    trace = plan.trace
-    life = life or analyze_lifetimes(trace, tails=plan.switches.get("granularity") != "tensor")
-    gaps, n = life.gaps, trace.operations
-    by_start: dict[tuple[int, int], list[int]] = {}
-    by_stop: dict[tuple[int, int], list[int]] = {}
-    for g, (t, a, b) in enumerate(zip(gaps.tensor.tolist(), gaps.start.tolist(), gaps.stop.tolist(), strict=True)):
-        by_start.setdefault((t, a), []).append(g)
-        by_stop.setdefault((t, b % n), []).append(g)
-
-    def gap_of(table: dict[tuple[int, int], list[int]], tensor: int, op: int, first: int) -> int:
-        for g in table.get((tensor, op), []):
-            if gaps.first[g] <= first < gaps.first[g] + gaps.chunks[g]:
-                return g
-        raise LgmError(f"the plan moves tensor {tensor} at operation {op}, where no gap begins or ends")
-
-    out = [
-        gap_of(by_start, *key)
-        for key in zip(plan.out_tensor.tolist(), plan.out_op.tolist(), plan.out_first.tolist(), strict=True)
-    ]
-    back = [
-        gap_of(by_stop, *key)
-        for key in zip(plan.in_tensor.tolist(), plan.in_need.tolist(), plan.in_first.tolist(), strict=True)
-    ]
-    out_gap, in_gap = np.array(out, dtype=np.int64), np.array(back, dtype=np.int64)
-
-    # What left before in the same epoch leaves for free.
-    out_bytes = _bytes(trace, plan.out_tensor, plan.out_first, plan.out_last)
-    reached: dict[int, int] = {}
-    for k in np.lexsort((plan.out_first, gaps.rank[out_gap])).tolist():
-        epoch = int(gaps.epoch[out_gap[k]])
-        if epoch < 0 or plan.out_last[k] <= reached.get(epoch, 0):
-            out_bytes[k] = 0
-        reached[epoch] = max(reached.get(epoch, 0), int(plan.out_last[k]))
-    in_bytes = _bytes(trace, plan.in_tensor, plan.in_first, plan.in_last)
-    return life, Moves(
-        plan.out_op, out_gap, plan.out_first, plan.out_last, out_bytes,
-        plan.in_op, in_gap, plan.in_first, plan.in_last, in_bytes, plan.in_need,
-    )  # fmt: skip

@@ -12,7 +12,8 @@ from ..iteration.lifetimes import Lifetimes
 from ..records.model import Device, Ints, Prediction, Trace
 from ..records.rows import nominal
 from ..switches import Timing
-from .schedule import Moves, schedule
+from .moves import Moves
+from .schedule import schedule
 from .simulate import run_plan
 
 __all__ = ["GAIN", "HASTES", "ROUNDS", "settle", "work_of_round"]

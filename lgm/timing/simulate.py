@@ -22,7 +22,7 @@ import numpy as np
 from ..iteration.lifetimes import Lifetimes
 from ..records.model import Device, Ints, Prediction, Trace
 from .lanes import Lanes, Timeline
-from .schedule import Moves
+from .moves import Moves
 
 __all__ = ["run_on_demand", "run_plan"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import lgm
 from lgm.iteration import analyze_lifetimes
 from lgm.placing.mapping import layers
-from lgm.timing.schedule import moves_of_plan
+from lgm.timing.moves import moves_of_plan
 
 MS, CHUNK = 1_000_000, 1 << 20
 NAMES = ("F1", "F2", "F3", "B3", "B2", "B1")

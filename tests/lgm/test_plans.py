@@ -17,7 +17,8 @@ from lgm.choosing.selection import select
 from lgm.iteration import analyze_lifetimes
 from lgm.placing.mapping import away_at_turn, layers
 from lgm.records.rows import describe, nominal
-from lgm.timing.schedule import Moves, _leaves, _under_way, moves_of_plan
+from lgm.timing.moves import Moves, moves_of_plan
+from lgm.timing.schedule import _leaves, _under_way
 from lgm.timing.simulate import run_on_demand, run_plan
 from lgm.validate import check, validate
 

@@ -12,7 +12,7 @@ import lgm
 from lgm.fitting import GPUS, on_gpu
 from lgm.iteration.lifetimes import analyze_lifetimes, lifespans
 from lgm.placing.seats import seats, to_spare
-from lgm.timing.schedule import moves_of_plan
+from lgm.timing.moves import moves_of_plan
 from lgm.timing.simulate import run_plan
 
 from .random_traces import CHUNK, build, first_of, lawless, training
