@@ -55,7 +55,7 @@ def table(profile: Profile, machine: Machine, found: Mapping[Mode, Found], refus
 def _packs(packs: Packs) -> str:
     sizes = [stop - first for first, stop in packs]
     layers = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
-    return f"{len(packs)} pack{'s' * (len(packs) > 1)} of {layers} layers"
+    return f"{len(packs)} pack{'s' * (len(packs) > 1)} of {layers} layer{'s' * (layers != '1')}"
 
 
 def perfetto(outcome: Outcome, path: str | os.PathLike[str]) -> None:

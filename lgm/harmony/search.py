@@ -55,7 +55,8 @@ def find_schedule(
     search = _Search(profile, machine, microbatches(share), progress or (lambda _what, _share: None))
     search.backward(samples, mode)
     if not search.tried:
-        largest = max(profile.bytes_backward(k, k + 1, 1) for k in range(len(profile)))
+        ways = (profile.bytes_forward, profile.bytes_backward)
+        largest = max(way(k, k + 1, 1) for k in range(len(profile)) for way in ways)
         raise LgmError(
             f"no schedule fits: one layer with one sample needs {largest / 2**20:.0f} MiB, and the budget is "
             f"{machine.budget / 2**20:.0f} MiB"

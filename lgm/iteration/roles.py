@@ -58,6 +58,6 @@ def roles_of(trace: Trace) -> Roles:
     role[(born >= backward) & (born < step)] = ROLES.index("gradients of activations")
     role[(lasts | (born >= backward)) & (first >= min(backward, n - 1)) & (last >= step)] = ROLES.index("gradients")
     role[lasts & (first >= step)] = ROLES.index("optimizer states")
-    role[lasts & (first < backward)] = ROLES.index("weights")
+    role[lasts & ((first < backward) | (last < 0))] = ROLES.index("weights")  # also those that nobody uses
     role[(born >= step) & (born < n)] = ROLES.index("other")
     return Roles(role, backward, step)

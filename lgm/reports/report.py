@@ -114,7 +114,7 @@ def _made_again(plan: Plan) -> list[tuple[str, str]]:
     made = plan.remaking.make_tensor
     size = format_bytes(plan.recorded.tensor_bytes[made].sum())
     seconds = format_seconds(plan.trace.seconds - plan.recorded.seconds)
-    return [("made again", f"{size} an iteration, {len(made)} tensors in {seconds}")]
+    return [("made again", f"{size} an iteration, {len(made)} tensor{'s' * (len(made) != 1)} in {seconds}")]
 
 
 def table(plan: Plan, groups: int = 16) -> str:

@@ -6,7 +6,7 @@ Leaves: how the moves were found (``schedule``), the lanes themselves (``lanes``
 
 - moves of an operation begin with it; copies of one lane follow each other, the two lanes run side by side;
 - a leaving vTensor's chunk is free when its copy ends (at once, if it is clean);
-- an arrival takes a free chunk when its copy begins; arrivals keep their order, and go on whenever a chunk gets free;
+- an arrival takes chunks as soon as there are any, and its copy then waits for the lane; arrivals keep their order;
 - what returns comes after its own copy out (a processor's core calls that copy off instead, which is never slower);
 - an operation begins when its arguments are there and has chunks for what it allocates; freed chunks are free at its
 end.
