@@ -62,14 +62,14 @@ MUTATIONS = {
     "freed addresses are used again too early by another stream": Mutation(FENCES, "  order_.after(stream, former);\n"),
     "an earlier use by another stream is forgotten": Mutation(
         FENCES,
-        "  if (before.lane != stream || before.number > now.number) range.others.add(before);\n",
+        "  if (before.lane != now.lane || before.number > now.number) range.others.add(before);\n",
         "  (void)before;\n",
     ),
     "what is made again is made of what was not written yet": Mutation(
-        "engine/streams.cpp", "  if (!closed_) order_.after(stream, order_.streams());\n", "  (void)stream;\n"
+        "engine/streams.cpp", "  if (!closed_) order_.after(stream, order_.operations());\n", "  (void)stream;\n"
     ),
     "what is read to make something again is written meanwhile": Mutation(
-        FENCES, "range.made.store(pack(order_.now(stream)));", "(void)stream, (void)range;"
+        FENCES, "range.made.store(pack(order_.so_far(stream)));", "(void)stream, (void)range;"
     ),
     "a strict address is closed in flight": Mutation(MOVES, "  order_.wait(fences_.of_chunk(chunk));\n"),
     "an address is unmapped in flight": Mutation(MAPPINGS, "    order_.wait(gone);\n"),

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -27,6 +28,8 @@ from lgm.iteration import analyze_lifetimes
 from vtensor import planning
 from vtensor.planning import helper as module
 from vtensor.planning import speeds, stages, traces
+
+from ..lgm.random_traces import CHUNK, build
 
 TRACE = Path(__file__).resolve().parent.parent.parent / "traces" / "unet.npz"
 
@@ -162,6 +165,24 @@ def test_without_copies_a_plan_is_for_hardly_more_than_the_smallest_budget_that_
         with pytest.raises(lgm.InfeasibleError) as caught:
             lgm.analyze(trace, replace(plan.device, budget_chunks=needed - fewer), recompute="only")
         assert caught.value.needed == needed * trace.chunk_bytes  # however small the budget is
+
+
+def chain(layers: int) -> lgm.Trace:
+    """Forward and back, each made of the one before: with few of them kept the same are made again and again."""
+    uses = [(k, of, 0, 1, int(of == k)) for k in range(layers) for of in (k - 1, k) if of >= 0]
+    uses += [(layers + k, layers - 1 - k, 0, 1, 0) for k in range(layers)]
+    trace = build(2 * layers, [(CHUNK, k, 2 * layers - 1 - k) for k in range(layers)], uses)
+    every = np.arange(layers)
+    return replace(trace, call_first=every, call_last=every, call_again=np.ones_like(every))
+
+
+def test_without_copies_a_plan_that_takes_much_longer_is_for_the_patient() -> None:
+    trace, device = chain(32), lgm.Device(4, 2e9, 2e9)
+    (held,) = stages.plans(trace, device, "only", patient=True)
+    assert held.device == device and held.trace.seconds > 3 * trace.seconds
+    (plan,) = stages.plans(trace, device, "only")
+    assert device.budget_chunks < plan.device.budget_chunks < analyze_lifetimes(trace).peak
+    assert plan.trace.seconds <= 2 * trace.seconds
 
 
 def test_a_plan_that_is_hardly_faster_takes_the_place_of_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,11 @@ class PlanMaker:
         less = to_plan_for(self.core, recording.trace, device, self.config.recompute)
         beside = self.core.snapshot()["borrowed_bytes"]["peak"] // self.config.chunk
         first, haste = self.plan is None, not recording.followed
-        for plan in plans(recording.trace, less, self.config.recompute, first=first, in_haste=haste, beside=beside):
+        trace, recompute = recording.trace, self.config.recompute
+        patient = (
+            self.config.oversize == "raise" or self.core.ordered()
+        )  # there the budget holds, however long that takes
+        for plan in plans(trace, less, recompute, first=first, in_haste=haste, beside=beside, patient=patient):
             if not self._hand_over(device, partial(self._adopt, plan, recording, device)):
                 return
             log.info(
@@ -153,9 +157,9 @@ class PlanMaker:
         self.core.expect_shortfall(chunks)
         if chunks > 0 and self.plan is None:
             log.warning(
-                "recompute='only': too little can be made again for a budget of %s. Planned for %s; for the rest "
-                "whatever can be made again is dropped as it comes, or host memory used in place, both slower. Raise "
-                "the budget, or allow copies (recompute='auto')",
+                "recompute='only': too little can be made again for a budget of %s, or it would take too long. Planned "
+                "for %s; for the rest whatever can be made again is dropped as it comes, or host memory used in place, "
+                "both slower. Raise the budget, or allow copies (recompute='auto')",
                 format_bytes(device.budget_chunks * self.config.chunk),
                 format_bytes(held * self.config.chunk),
             )

@@ -15,6 +15,7 @@ from functools import partial
 from torch.autograd import profiler
 
 import lgm
+from lgm.iteration import analyze_lifetimes
 from lgm.mix import is_enough, only_computes
 from lgm.planning.oversize import beyond, within
 
@@ -25,6 +26,8 @@ __all__ = ["plans"]
 _WORTH = 0.01  # of a step: a plan that gains less does not take the place of one that is followed
 _ATTEMPTS = 4  # at a budget that a plan without copies holds
 _EASIER = 1.03  # of the least that is needed: with so little more much less is made again
+_LONGEST = 2.0  # times computing: about what the core has patience for (kernels/engine/patience.h)
+_NEARER = 1 / 3  # to the peak, where a plan takes longer
 
 _Make = Callable[[lgm.Trace, lgm.Device, lgm.Recompute], lgm.Plan]
 
@@ -37,6 +40,7 @@ def plans(
     first: bool = True,
     in_haste: bool = True,
     beside: int = 0,
+    patient: bool = False,
 ) -> Iterator[lgm.Plan]:
     """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
     both, which comes if it is faster. Where there is no helper, or no haste as there is a plan already, there is one.
@@ -49,7 +53,8 @@ def plans(
 
     What one operation needs above the budget is planned as used in place. Where nothing is copied there is one plan,
     for more than the budget if need be: for `beside` chunks more, as many as were used in place at most, or, if that is
-    not enough, for hardly more than the fewest.
+    not enough, for hardly more than the fewest; and, but for the `patient`, for as many as a step needs that takes no
+    longer than the core would let it.
 
     Raises
     ------
@@ -61,7 +66,7 @@ def plans(
     few = first and trace.operations <= FEW and not profiler._is_profiler_enabled  # which may look into all threads
     make: _Make = analyze_here if few or not is_beside() else partial(analyze, urgent=in_haste)
     if recompute == "only":
-        yield _without_copies(make, trace, device, beside)
+        yield _without_copies(make, trace, device, beside, patient)
         return
     whole = trace
     trace = within(whole, device.budget_chunks)
@@ -84,15 +89,20 @@ def plans(
         yield plan
 
 
-def _without_copies(make: _Make, trace: lgm.Trace, device: lgm.Device, beside: int) -> lgm.Plan:
+def _without_copies(make: _Make, trace: lgm.Trace, device: lgm.Device, beside: int, patient: bool) -> lgm.Plan:
     """For the budget, or for one that is larger (see :func:`plans`).
 
     What is more than the budget the core drops as it comes, or uses in place, as without a plan.
     """
-    least = device.budget_chunks + beside
+    least, peak = device.budget_chunks + beside, analyze_lifetimes(trace).peak
     for _ in range(_ATTEMPTS - 1):
         try:
-            return make(trace, device, "only")
+            plan = make(trace, device, "only")
         except lgm.InfeasibleError as error:  # an operation alone may be what needs more, and then the whole still more
             device = replace(device, budget_chunks=max(math.ceil(error.needed * _EASIER / trace.chunk_bytes), least))
+            continue
+        if patient or plan.trace.seconds <= _LONGEST * plan.recorded.seconds:
+            return plan
+        more = math.ceil((peak - device.budget_chunks) * _NEARER)
+        device = replace(device, budget_chunks=max(device.budget_chunks + more, least))
     return make(trace, device, "only")
