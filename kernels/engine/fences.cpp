@@ -15,7 +15,7 @@ Ticket unpack(std::uint64_t packed) {
 }  // namespace
 
 bool Fences::used_on(Lane stream, Range& range) noexcept {
-  const std::uint64_t now = pack(order_.now(stream));
+  const std::uint64_t now = pack(order_.so_far(stream));
   std::uint64_t before = range.used.load();
   while (before == 0 || unpack(before).lane == stream) {
     if (before >= now || range.used.compare_exchange_weak(before, now)) return true;  // never backwards
@@ -32,7 +32,6 @@ void Fences::begin(Range& range, Lane stream) {
   const Fence former = uses_of(range);  // of the tensor that had its addresses before
   order_.after(stream, former);
   range.before.add(former);
-  range.before.leave_out(stream);
   range.home = stream;
   range.others.clear();
   range.recorded.clear();

@@ -166,14 +166,13 @@ void OrderedMoves::quiesce(Lock& lock) {
 }
 
 // It stays where it is, and its data is there now, also what was made again or read to make others, of which the program knows
-// nothing.
+// nothing. (Not what its stream came after when it began: who uses a new tensor by its address mostly does so on that stream.)
 void OrderedMoves::give_away(Lock&, Range& range, const std::function<void()>& bring) {
   range.exported = true;
   bring();
   Fence brought;
   brought.add({Lane::in, range.ready.load()});
   brought.add(Fences::maker(range));
-  brought.add(range.before);
   order_.wait(brought);
 }
 

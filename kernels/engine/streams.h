@@ -37,6 +37,7 @@ class Streams {
   void makes_again(Lane stream);
   // It was, and reads the range: nor does anybody see to it that whoever writes that on another stream comes after it.
   void read_again(Lane stream, Range& range);
+  bool is_foreign(Lane stream) const noexcept { return order_.is_foreign(stream); }
   // An operation has been asked of `stream`, and its uses are told.
   void pulse(Lane stream);
   // A graph is about to be captured on some stream.

@@ -57,14 +57,15 @@ void StreamOrder::after(Lane later, Ticket earlier) {
   Stream& stream = at(later);
   const auto lane = static_cast<std::size_t>(earlier.lane);
   if (stream.known.size() <= lane) stream.known.resize(lane + 1, 0);
-  if (stream.known[lane] >= earlier.number && !stream.foreign.load()) return;
+  if (stream.known[lane] >= earlier.number) return;
   earlier = make(earlier);
   const bool for_a_copy = is_stream(later) && !is_stream(earlier.lane);
   if (for_a_copy) stopwatch_.wait_begins(later);
   must([&] { return driver_.order(later, earlier); });
   if (for_a_copy) stopwatch_.wait_ends(later);
-  stream.known[lane] = earlier.number;
   stream.end = 0;
+  if (stream.foreign.load()) return;
+  stream.known[lane] = earlier.number;
   if (earlier.lane == Lane::in) stream.waited_in.store(earlier.number);
 }
 

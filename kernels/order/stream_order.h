@@ -31,10 +31,6 @@ class Fence {
   void add(const Fence& other) {
     for (const Ticket& point : other.points_) add(point);
   }
-  // What a stream has to come after that passes the points of `lane` in order anyway.
-  void leave_out(Lane lane) {
-    std::erase_if(points_, [lane](const Ticket& point) { return point.lane == lane; });
-  }
   void clear() noexcept { points_.clear(); }
   bool empty() const noexcept { return points_.empty(); }
   auto begin() const noexcept { return points_.begin(); }
@@ -71,7 +67,7 @@ class StreamOrder {
   void mark_streams();
   // Whether what `stream` does from now on comes after this copy.
   bool waited_for(Lane stream, std::uint64_t copy_in) const noexcept {
-    return copy_in == 0 || (!at(stream).foreign.load() && at(stream).waited_in.load() >= copy_in);
+    return at(stream).waited_in.load() >= copy_in;
   }
 
   // What is asked of `later` from now on comes after the fence.
@@ -104,7 +100,7 @@ class StreamOrder {
     std::atomic<bool> foreign{false};
     std::atomic<std::uint32_t> calls{0};
     std::mutex making;                        // tickets are made in the order of their numbers
-    std::vector<std::uint64_t> known;         // by lane: the newest ticket it comes after
+    std::vector<std::uint64_t> known;         // by lane: the newest ticket it comes after; of a foreign stream none is known
     std::uint64_t end = 0;                    // where it copies: the ticket that ends all it was asked for; 0: there is none
   };
 

@@ -44,6 +44,7 @@ class LateWork {
   void end_lane(Lane lane) { lanes_.at(lane).ended = true; }
   // What is asked of `later` next begins when the point is passed.
   void order(Lane later, Point point) {
+    ++orders;
     if (lanes_.at(later).ended) complain("a stream that is gone was asked to wait");
     lanes_.at(later).after.push_back(point);
   }
@@ -83,6 +84,7 @@ class LateWork {
   // What is mapped at an address now; ~0 for nothing. Asked when an item runs.
   std::function<std::uint64_t(std::uintptr_t)> mapped = [](std::uintptr_t) { return ~std::uint64_t{0}; };
 
+  std::size_t orders = 0;  // asked for
   void complain(std::string what) { complaints_.push_back(std::move(what)); }
   const std::vector<std::string>& complaints() const { return complaints_; }
 

@@ -185,10 +185,10 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
                            traits.draws && observe, traits.keeps_arguments && observe});
   thread.solid += !transparent;
   if (!observe) return nullptr;
+  if (traits.draws) Draws::begin();
   const Lane stream = current_stream(*engine);  // raises where the device is lost
   thread.frames.back().stream = stream;
   const Beginning begins{thread, *engine, streams, function, traits, stream};
-  if (traits.draws) Draws::begin();
   const bool within = thread.seen_call.frame != kNone;
   const bool sees = engine->remake().on() && thread.remaking == 0 && !within;
   if (within && (traits.again == Again::custom || may_be_others(thread.seen_call.others))) look_within(thread, function, traits);
@@ -216,6 +216,8 @@ void note_uses(Thread& thread, const Frame& frame) {
   if (thread.solid == 1 && !frame.transparent) {
     for (Range* range : thread.newborns) streams.used_on(frame.stream, *range);
     streams.pulse(frame.stream);
+  } else if (streams.is_foreign(frame.stream)) {
+    streams.pulse(frame.stream);  // it may be gone before the next operation ends
   }
 }
 

@@ -128,7 +128,9 @@ class Running {
     bool same = true;
     for (std::size_t i = 0; i < call.births.size(); ++i) {
       if (known == births.size() || births[known]->bytes != call.births[i]) {
-        same &= !making_.needs(at, i);
+        // Where another is as large, nobody could tell which of them is missing.
+        const auto as_large = [&](const Range* range) { return range->bytes == call.births[i]; };
+        same &= !making_.needs(at, i) && std::none_of(births.begin(), births.end(), as_large);
         continue;
       }
       Range& range = *births[known];

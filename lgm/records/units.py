@@ -125,7 +125,7 @@ def format_bytes(count: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """``"3.20 ms"``: the unit a person reads."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(seconds) >= scale * (1 - 5e-6):  # else it is written as 1000 of the next
+    for unit, scale, digits in (("s", 1.0, 5e-6), ("ms", 1e-3, 5e-6), ("us", 1e-6, 5e-4)):
+        if abs(seconds) >= scale * (1 - digits):  # else it is written as 1000 of the next
             return f"{seconds / scale:.2f} {unit}"
     return f"{seconds * 1e9:.0f} ns"

@@ -38,6 +38,9 @@ MUTATIONS = {
         "  order_.after(range.home, range.before);\n",
         "  order_.after(range.home, range.before);\n  range.before.clear();\n",
     ),
+    "what another library's stream came after is taken for what it comes after": Mutation(
+        "order/stream_order.cpp", "  if (stream.foreign.load()) return;\n"
+    ),
     "a copy out does not wait for the uses": Mutation(
         MOVES, "    order_.after(Lane::out, after);\n    order_.after", "    order_.after"
     ),

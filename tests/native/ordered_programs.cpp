@@ -131,6 +131,7 @@ class Program {
   // waited for the device, so that it knows of nothing the one still does.
   void synchronized(std::size_t chunks, Lane stream, Lane other) {
     work_.drain();
+    scratch(chunks, stream);
     allocate(chunks, stream).last = Lane::none;
     run(other, {tensors_.size() - 1}, {true});
   }
@@ -154,6 +155,12 @@ class Program {
     for (const Use& use : uses) engine_->unpin(use);
   }
 
+  // Of what makes something again, on the stream of whoever needs it: the program knows nothing of it.
+  void scratch(std::size_t chunks, Lane stream) {
+    allocate(chunks, stream);
+    run(stream, {tensors_.size() - 1}, {true});
+    drop(tensors_.size() - 1);
+  }
   // As what makes something again does it: the program knows nothing of that, and orders nothing.
   void read_again(Lane stream, std::size_t index) {
     Range& range = *tensors_[index].range;
@@ -288,6 +295,8 @@ TEST(of_streams_that_others_end_nothing_is_asked_any_more) {
       for (int k = 0; k < 30; ++k) program.step(12);
       program.fresh(1, foreign);
       program.run(foreign, {program.draw(program.tensors())}, {true});
+      program.engine().streams()->used(foreign);  // an operation made of others ends: those were all it asked for
+      program.engine().streams()->pulse(foreign);
       program.end_stream(foreign);
       program.engine().evict_all();
       if (program.tensors() > 0) program.engine().streams()->makes_again(program.stream(0));
@@ -296,6 +305,22 @@ TEST(of_streams_that_others_end_nothing_is_asked_any_more) {
     program.finish();
     CHECK(program.wrong() == 0);
   }
+}
+
+TEST(what_a_stream_of_others_came_after_counts_for_nothing) {
+  Program program(1, 8, 1);
+  const Lane foreign = program.foreign_stream();
+  for (std::size_t i = 0; i < 12; ++i) program.fresh(1, program.stream(0));
+  for (const bool trusted : {false, true}) {
+    const Lane stream = trusted ? program.stream(0) : foreign;
+    program.run(program.stream(0), {0}, {false});  // brings it
+    Range& range = *program.tensor(0).range;
+    const std::size_t before = program.work().orders;
+    for (int i = 0; i < 3; ++i) program.engine().streams()->ready_on(stream, range);
+    CHECK((program.work().orders - before >= 3) == !trusted);
+    program.engine().evict_all();
+  }
+  program.finish();
 }
 
 TEST(random_programs_read_what_they_wrote) {

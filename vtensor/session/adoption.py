@@ -85,12 +85,12 @@ def _move_in(tensors: Iterable[torch.Tensor], config: Config) -> int:
             _wait_for(config)  # the copy: the old memory is free from here on
             del fresh
             if (kept := kept + size) >= _GIVEN_BACK:
-                torch.cuda.empty_cache()
+                _give_back(config)
                 kept = 0
     finally:
         if closed:
             core.open_eyes()
-    torch.cuda.empty_cache()  # does nothing where there is no GPU in use
+    _give_back(config)
     if stays:
         log.warning(
             "%s are shared with what adopt() was not given, and stay where they are, beside the budget: give it those "
@@ -104,6 +104,12 @@ def _move_in(tensors: Iterable[torch.Tensor], config: Config) -> int:
 def _wait_for(config: Config) -> None:
     if config.device == "cuda":
         torch.cuda.synchronize(config.ordinal)
+
+
+def _give_back(config: Config) -> None:
+    """What torch keeps of memory that was freed: the device may lack it for chunks."""
+    if config.device == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _is_others(tensor: torch.Tensor, handles: int) -> bool:
