@@ -66,9 +66,7 @@ class StreamOrder {
   // What streams were asked for so far is ended by tickets that exist: none can be made while a graph is captured on one.
   void mark_streams();
   // Whether what `stream` does from now on comes after this copy.
-  bool waited_for(Lane stream, std::uint64_t copy_in) const noexcept {
-    return at(stream).waited_in.load() >= copy_in;
-  }
+  bool waited_for(Lane stream, std::uint64_t copy_in) const noexcept { return at(stream).waited_in.load() >= copy_in; }
 
   // What is asked of `later` from now on comes after the fence.
   void after(Lane later, const Fence& fence);
