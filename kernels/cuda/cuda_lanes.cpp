@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "cuda/cuda_status.h"
+
 namespace vt {
 
 namespace {

@@ -4,6 +4,8 @@
 #include <bit>
 #include <iterator>
 
+#include "cuda/cuda_status.h"
+
 namespace vt {
 
 namespace {

@@ -23,9 +23,11 @@ bool Fences::used_on(Lane stream, Range& range) noexcept {
   return false;
 }
 
-void Fences::note(Ticket now, Range& range) {
+void Fences::note_use(Lane stream, Range& range) {
+  if (stream == Lane::none) return;
+  const Ticket now = order_.so_far(stream);
   const Ticket before = unpack(range.used.exchange(pack(now)));
-  if (before.lane != now.lane || before.number > now.number) range.others.add(before);
+  if (before.lane != stream || before.number > now.number) range.others.add(before);
 }
 
 void Fences::begin(Range& range, Lane stream) {
@@ -41,7 +43,7 @@ void Fences::begin(Range& range, Lane stream) {
 }
 
 void Fences::end(Range& range) {
-  if (range.home != Lane::none) note(order_.so_far(range.home), range);
+  note_use(range.home, range);
   for (const Lane stream : range.recorded) note_use(stream, range);
   range.recorded.clear();  // what they are asked for from now on does not use it
   range.before.clear();

@@ -31,7 +31,7 @@ class Fences {
   // What was asked of `stream` so far uses the range. False if another stream used it last: then note_use() must be called.
   bool used_on(Lane stream, Range& range) noexcept;
   // The same for any stream: if another one used it last, that is not forgotten.
-  void note_use(Lane stream, Range& range) { note(order_.so_far(stream), range); }
+  void note_use(Lane stream, Range& range);
   // A tensor begins its life on a stream, after what used its addresses before.
   void begin(Range& range, Lane stream);
   // It ends: what its streams were asked to do so far may still use it.
@@ -57,7 +57,6 @@ class Fences {
   void add_to_slot(const Range& range, const VTensor& part);
 
  private:
-  void note(Ticket now, Range& range);
   static Fence& at(std::vector<Fence>& fences, std::uint32_t index) {
     if (index >= fences.size()) fences.resize(index + 1);
     return fences[index];

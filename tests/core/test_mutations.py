@@ -65,7 +65,7 @@ MUTATIONS = {
     "freed addresses are used again too early by another stream": Mutation(FENCES, "  order_.after(stream, former);\n"),
     "an earlier use by another stream is forgotten": Mutation(
         FENCES,
-        "  if (before.lane != now.lane || before.number > now.number) range.others.add(before);\n",
+        "  if (before.lane != stream || before.number > now.number) range.others.add(before);\n",
         "  (void)before;\n",
     ),
     "what is made again is made of what was not written yet": Mutation(

@@ -127,9 +127,8 @@ class PlanMaker:
         beside = self.core.snapshot()["borrowed_bytes"]["peak"] // self.config.chunk
         first, haste = self.plan is None, not recording.followed
         trace, recompute = recording.trace, self.config.recompute
-        patient = (
-            self.config.oversize == "raise" or self.core.ordered()
-        )  # there the budget holds, however long that takes
+        # There the budget holds, however long that takes.
+        patient = self.config.oversize == "raise" or self.core.ordered()
         for plan in plans(trace, less, recompute, first=first, in_haste=haste, beside=beside, patient=patient):
             if not self._hand_over(device, partial(self._adopt, plan, recording, device)):
                 return

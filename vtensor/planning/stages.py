@@ -94,7 +94,7 @@ def _without_copies(make: _Make, trace: lgm.Trace, device: lgm.Device, beside: i
 
     What is more than the budget the core drops as it comes, or uses in place, as without a plan.
     """
-    least, peak = device.budget_chunks + beside, analyze_lifetimes(trace).peak
+    least = device.budget_chunks + beside
     for _ in range(_ATTEMPTS - 1):
         try:
             plan = make(trace, device, "only")
@@ -103,6 +103,6 @@ def _without_copies(make: _Make, trace: lgm.Trace, device: lgm.Device, beside: i
             continue
         if patient or plan.trace.seconds <= _LONGEST * plan.recorded.seconds:
             return plan
-        more = math.ceil((peak - device.budget_chunks) * _NEARER)
+        more = math.ceil((analyze_lifetimes(trace).peak - device.budget_chunks) * _NEARER)
         device = replace(device, budget_chunks=max(device.budget_chunks + more, least))
     return make(trace, device, "only")
