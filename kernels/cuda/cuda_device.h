@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cuda/cuda_api.h"
+#include "cuda/cuda_status.h"
 
 namespace vt {
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "cuda/cuda_status.h"
-
 namespace vt {
 
 namespace {

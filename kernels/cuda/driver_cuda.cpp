@@ -4,8 +4,6 @@
 #include <bit>
 #include <iterator>
 
-#include "cuda/cuda_status.h"
-
 namespace vt {
 
 namespace {
