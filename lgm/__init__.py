@@ -14,12 +14,12 @@ in this folder walks through a small example by hand.
 
 from __future__ import annotations
 
+from .analysis import Recompute, analyze
 from .errors import FormatError, InfeasibleError, InvalidPlanError, LgmError
-from .mix import Recompute, analyze
 from .records.codec import load_plan, load_trace, save_plan, save_trace
 from .records.model import Device, Plan, Prediction, Trace
 from .switches import Switches
-from .validate import validate
+from .validation import validate
 
 __all__ = [
     "Device",

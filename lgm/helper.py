@@ -16,8 +16,8 @@ import select
 import struct
 from typing import Any, Protocol
 
+from .analysis import analyze
 from .errors import InfeasibleError
-from .mix import analyze
 from .records.model import Plan
 
 __all__ = ["Answer", "framed", "main", "receive"]

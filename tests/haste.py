@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import lgm
-from lgm import mix
 from lgm.planning import planner, relief
+from lgm.remaking import mix
 from vtensor.planning import stages
 from vtensor.planning.helper import analyze_here
 

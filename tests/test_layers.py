@@ -88,7 +88,7 @@ LGM_ROOMS = {  # the modules of each package of lgm/
     "timing": [{"lanes", "moves"}, {"schedule"}, {"prefetch", "simulate"}, {"settling"}, {"__init__"}],
     "placing": [{"mapping", "stays"}, {"asking"}, {"seats"}, {"__init__"}],
     "planning": [{"oversize", "planner"}, {"relief"}, {"__init__"}],
-    "remaking": [{"recompute"}, {"rewrite"}, {"only"}, {"__init__"}],
+    "remaking": [{"recompute"}, {"rewrite"}, {"mix", "only"}, {"__init__"}],
     "bounds": [{"copies", "mixes"}, {"__init__"}],
     "checkpoints": [{"least_peak", "rotor", "chain"}, {"segments"}, {"__init__"}],
     "fitting": [{"gpus"}, {"fits"}, {"__init__"}],
@@ -130,13 +130,13 @@ HARMONY_ROOMS = {  # the modules of each package of vtensor/harmony/
 LGM = [
     {"errors", "progress", "switches"},
     {"records"},
-    {"iteration", "validate"},
+    {"iteration", "validation"},
     {"choosing", "timing"},
     {"placing"},
     {"planning"},
     {"remaking"},
     {"bounds", "checkpoints"},
-    {"mix"},
+    {"analysis"},
     {"fitting", "helper"},
     {"harmony", "reports"},
     {"__init__"},
@@ -246,8 +246,8 @@ def test_lgm_imports_downward_and_nothing_of_vtensor_or_torch() -> None:
 
 def test_plans_are_made_without_blas() -> None:
     """Where memory is limited and taken, the first product of matrices ends the process, which is the user's."""
-    rooms = ("records", "iteration", "choosing", "timing", "placing", "planning", "remaking")
-    files = [ROOT / "lgm/mix.py", *(path for room in rooms for path in (ROOT / "lgm" / room).glob("*.py"))]
+    rooms = ("records", "iteration", "choosing", "timing", "placing", "planning", "remaking", "checkpoints")
+    files = [ROOT / "lgm/analysis.py", *(path for room in rooms for path in (ROOT / "lgm" / room).glob("*.py"))]
     products = [
         f"{path.name}:{node.lineno}"
         for path in files

@@ -10,7 +10,7 @@ weights and prices is a bound; good ones are found by going up the gradient.
 What is relaxed: chunks leave by parts, copies of a window happen all at once, and to make something again costs its own
 call and those of its sources that are certainly gone by then, shared among all that they could make again.
 
-Covers: that bound. Leaves: bounds for what is only copied (``copies``), plans (``mix``).
+Covers: that bound. Leaves: bounds for what is only copied (``copies``), plans (``analysis``).
 """
 
 from __future__ import annotations

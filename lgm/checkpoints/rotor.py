@@ -27,7 +27,7 @@ from ..errors import LgmError
 from ..records.limits import are_sizes
 from ..records.model import Floats, Ints
 
-__all__ = ["Schedule", "Tables", "fill_tables"]
+__all__ = ["SLOTS", "Schedule", "Tables", "fill_tables"]
 
 SLOTS = 256  # into which the memory is divided
 

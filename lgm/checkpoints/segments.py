@@ -11,31 +11,36 @@ least peak a budget leaves a choice: the fastest.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..errors import LgmError
+from ..errors import InfeasibleError, LgmError
 from ..iteration.calls import Calls
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
+from ..iteration.needs import check_feasible
 from ..planning import planner
 from ..progress import Progress
 from ..records.model import Device, Floats, Ints, Plan, Remaking, Trace
 from ..records.rows import nominal
-from ..remaking.recompute import Candidate, candidates, schedule_makings
+from ..remaking.only import needs
+from ..remaking.recompute import Candidate, Making, candidates, schedule_makings
 from ..remaking.rewrite import rewrite
 from ..switches import Switches
 from .chain import Chain, backward_at, born_in, even_blocks, find_chain
 from .least_peak import least_peak
-from .rotor import Schedule, fill_tables
+from .rotor import SLOTS, Schedule, fill_tables
 
 _BLOCKS = 64  # layers of the chain by which the fastest is looked for
 _EFFORT = 60_000  # operations to look at, in all schedules that are tried
+_MOST = 1.3  # times the budget: no schedule that the model says needs more is tried
 
 __all__ = [
     "Checkpoints",
     "Ways",
     "analyze_segments",
+    "analyze_segments_alone",
     "best_checkpoints",
     "checkpoints_at",
     "every_root",
@@ -90,10 +95,14 @@ def checkpoints_at(trace: Trace, chain: Chain, layers: list[int]) -> Checkpoints
 
 def _without(trace: Trace, calls: Calls, wanted: list[Candidate]) -> tuple[Trace, Remaking]:
     """The trace in which these are dropped, and a segment is run once when the first of it is missed."""
-    makings = schedule_makings(trace, calls, wanted, lambda _: False, soon=1.0, most=trace.operations)
+    makings = _makings(trace, calls, wanted, soon=1.0)
     if not makings:
         raise LgmError("nothing between the checkpoints can be made again")
     return rewrite(trace, calls, makings)
+
+
+def _makings(trace: Trace, calls: Calls, wanted: list[Candidate], soon: float) -> list[Making]:
+    return schedule_makings(trace, calls, wanted, lambda _: False, soon, most=trace.operations)
 
 
 def _between(trace: Trace, chain: Chain, found: list[Candidate], layers: set[int]) -> list[Candidate]:
@@ -141,7 +150,7 @@ def analyze_segments(trace: Trace, device: Device, switches: Switches | None, sa
     """Make a plan by which parts of the chain are run again in the least time that the budget allows (``rotor``).
 
     Where the budget is below what making again alone can reach, all between the best checkpoints is made again, and
-    what is too much even so is copied. Arguments are those of :func:`lgm.mix.analyze`.
+    what is too much even so is copied. Arguments are those of :func:`lgm.analyze`.
 
     Raises
     ------
@@ -150,26 +159,89 @@ def analyze_segments(trace: Trace, device: Device, switches: Switches | None, sa
     LgmError
         As :func:`find_chain` and :func:`checkpoints_at`.
     """
+    try:
+        return analyze_segments_alone(trace, device, switches, say)
+    except InfeasibleError:
+        chain = find_chain(trace)
+        calls, found = candidates(trace, analyze_lifetimes(trace))
+        _, layers = least_peak(chain.leaves, chain.across)
+        again = _without(trace, calls, _between(trace, chain, found, set(layers)))
+        return replace(planner.analyze(again[0], device, switches, say), remaking=again[1])
+
+
+def analyze_segments_alone(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:
+    """The same without any copies.
+
+    Raises
+    ------
+    InfeasibleError
+        If no schedule of segments stays within the budget.
+    LgmError
+        As :func:`find_chain`.
+    """
     life = analyze_lifetimes(trace)
     if life.peak <= device.budget_chunks:
         return planner.analyze(trace, device, switches, say)
+    check_feasible(trace, device, life)
     chain = find_chain(trace)
     calls, found = candidates(trace, life)
-    again = _fastest(trace, device, life, chain, calls, found, say)
-    if again is None:
-        _, layers = least_peak(chain.leaves, chain.across)
-        again = _without(trace, calls, _between(trace, chain, found, set(layers)))
-    return replace(planner.analyze(again[0], device, switches, say), remaking=again[1])
+    again, remaking = _fastest(trace, device, life, chain, calls, found, say)
+    return replace(planner.analyze(again, device, switches, say), remaking=remaking)
 
 
 def _fastest(
     trace: Trace, device: Device, life: Lifetimes, chain: Chain, calls: Calls, found: list[Candidate], say: Progress
-) -> tuple[Trace, Remaking] | None:
-    """The trace of the fastest schedule whose peak is within the budget; None if none is.
+) -> tuple[Trace, Remaking]:
+    """The trace of the fastest schedule whose peak is within the budget.
 
     The chain is a model of the iteration, and more memory for it is not always more for the iteration: schedules for
-    less and less are tried until one stays within the budget.
+    less and less are tried until one stays within the budget, and the checkpoints of the least peak beside them. Of
+    what a run makes for a later one either all is kept from then on, which takes less time, or nothing, which takes
+    less memory.
     """
+    tried = _Tried(trace, calls, device.budget_chunks, life.peak)
+    tried.fits(_between(trace, chain, found, set(least_peak(chain.leaves, chain.across)[1])), soon=1.0)
+    for done, wanted in _schedules(trace, device, life, chain, found):
+        say("made again", done)
+        if tried.fits(wanted, soon=1.0) or tried.fits(wanted, soon=0.0):
+            break
+    if tried.fastest is None:
+        raise needs(trace, life, tried.lowest, device)
+    return tried.fastest
+
+
+@dataclass(slots=True)
+class _Tried:
+    """The fastest of several that stays within a budget."""
+
+    trace: Trace
+    calls: Calls
+    budget_chunks: int
+    lowest: int
+    """Peak of all."""
+    fastest: tuple[Trace, Remaking] | None = None
+    _last: list[Making] = field(default_factory=list)
+
+    def fits(self, wanted: list[Candidate], *, soon: float) -> bool:
+        """Whether the iteration does in which these are dropped."""
+        makings = _makings(self.trace, self.calls, wanted, soon)
+        if not makings or makings == self._last:
+            return False
+        self._last = makings
+        again, remaking = rewrite(self.trace, self.calls, makings)
+        peak = analyze_lifetimes(again).peak
+        self.lowest = min(self.lowest, peak)
+        if peak > self.budget_chunks:
+            return False
+        if self.fastest is None or again.seconds < self.fastest[0].seconds:
+            self.fastest = again, remaking
+        return True
+
+
+def _schedules(
+    trace: Trace, device: Device, life: Lifetimes, chain: Chain, found: list[Candidate]
+) -> Iterator[tuple[float, list[Candidate]]]:
+    """What is dropped, and until when, in the least time for less and less memory; and how many were there, 0 to 1."""
     blocks = even_blocks(chain, _BLOCKS)
     ends = np.append(blocks[1:], len(chain.rows))
     begin = nominal(trace)[np.append(chain.rows[blocks], chain.end)]
@@ -180,20 +252,13 @@ def _fastest(
         _beside(trace, life, chain, blocks),
         float(life.peak * trace.chunk_bytes),
     )
-    if tables.fewest_slots() > tables.slots:
-        return None
-    most = int(np.clip(_EFFORT // trace.operations, 8, 48))
+    least, most = tables.fewest_slots(), min(math.ceil(_MOST * device.budget_chunks / life.peak * SLOTS), SLOTS)
+    tries = int(np.clip(_EFFORT // trace.operations, 8, 48))
     last: Schedule | None = None
-    for k, slots in enumerate(np.linspace(tables.slots, tables.fewest_slots(), most).astype(int).tolist()):
-        say("made again", k / most)
-        if slots > tables.slots or (schedule := tables.schedule(slots)) == last:
-            continue
-        last = schedule
-        wanted = _by_schedule(trace, chain, blocks, found, schedule)
-        tried = _without(trace, calls, wanted) if wanted else None
-        if tried is not None and analyze_lifetimes(tried[0]).peak <= device.budget_chunks:
-            return tried
-    return None
+    for k, slots in enumerate(np.linspace(max(least, most), least, tries).astype(int).tolist()):
+        if slots <= SLOTS and (schedule := tables.schedule(slots)) != last:
+            yield k / tries, _by_schedule(trace, chain, blocks, found, schedule)
+            last = schedule
 
 
 def _beside(trace: Trace, life: Lifetimes, chain: Chain, blocks: Ints) -> Floats:
@@ -224,9 +289,7 @@ def _by_schedule(
         handed = handed[trace.tensor_born[handed] < edges[layer]]
         since[handed] = np.maximum(since[handed], of)
     dropped = [one for one in found if one.start <= chain.end <= one.stop and since[one.tensor] < n]
-    begins = np.full(n + 1, trace.operations)  # of backward of each block: its first use of what the block leaves
+    begins = np.full(n, trace.operations)  # of each pass: the first use of what is kept from it on
     for one in dropped:
-        of = int(block[one.tensor])
-        if since[one.tensor] == schedule.kept[of]:
-            begins[of] = min(begins[of], one.stop)
-    return [replace(one, stop=min(one.stop, int(begins[since[one.tensor]]))) for one in dropped]
+        begins[since[one.tensor]] = min(begins[since[one.tensor]], one.stop)
+    return [replace(one, stop=int(begins[since[one.tensor]])) for one in dropped]

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args
 
+from ..analysis import Recompute, analyze
 from ..checkpoints.segments import ways_of
 from ..errors import LgmError
 from ..fitting.fits import by_size, by_way
 from ..harmony import command as harmony_command
-from ..mix import Recompute, analyze
 from ..progress import Bar
 from ..records import codec
 from ..records.model import Trace
@@ -27,7 +27,7 @@ from ..reports.page import write_page
 from ..reports.snapshot import write_snapshot
 from ..switches import Switches
 from ..timing.simulate import run_on_demand
-from ..validate import validate
+from ..validation import validate
 from . import target
 
 __all__ = ["main"]

@@ -2,7 +2,7 @@
 one before it is bought.
 
 Covers: what is left for tensors, the step there, the largest batch; what each way to leave would take.
-Leaves: speeds (``gpus``), plans (``mix``).
+Leaves: speeds (``gpus``), plans (``analysis``).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import functools
 from collections.abc import Callable
 from typing import get_args
 
+from ..analysis import Recompute, analyze
 from ..errors import InfeasibleError
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
-from ..mix import Recompute, analyze
 from ..progress import Progress
 from ..records.model import Device, Plan, Trace
 from ..records.units import format_bytes, format_seconds, share_of

@@ -6,7 +6,7 @@ operation makes is in place, too, as far as there is no room for it; to a plan i
 so that nothing is said of the rest: it comes when it is used, as without a plan.
 
 Covers: how much each of them uses and makes in place, and of which tensors.
-Leaves: planning the rest of the iteration (``mix``); using something in place, to the engine.
+Leaves: planning the rest of the iteration (``analysis``); using something in place, to the engine.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def analyze(
     *,
     reservation: int | None = None,
 ) -> Plan:
-    """Make a plan by which all that leaves is copied. Arguments and errors are those of :func:`lgm.mix.analyze`.
+    """Make a plan by which all that leaves is copied. Arguments and errors are those of :func:`lgm.analyze`.
 
     `reservation`: chunks kept free ahead of demand; None: as many as make the step shortest. With a given one the plan
     is a draft: made in less time, to be compared with others; about as good.

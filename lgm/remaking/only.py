@@ -32,7 +32,7 @@ from ..switches import Switches
 from .recompute import Candidate, candidates, schedule_makings
 from .rewrite import rewrite
 
-__all__ = ["analyze_only"]
+__all__ = ["analyze_only", "needs"]
 
 _PATIENCE = 5  # rounds that find no lower peak
 _WORK = 4e6  # for improving each cover
@@ -43,7 +43,7 @@ _HABITS = ((0.1, 0.002), (0.03, 0.0), (0.03, 0.02), (0.3, 0.0), (0.1, 0.02), (0.
 
 
 def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:
-    """Make a plan without copies. Arguments and errors are those of :func:`lgm.mix.analyze`."""
+    """Make a plan without copies. Arguments and errors are those of :func:`lgm.analyze`."""
     life = analyze_lifetimes(trace)
     if life.peak <= device.budget_chunks:
         return planner.analyze(trace, device, switches, say)
@@ -69,16 +69,21 @@ def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: P
         if best is not None:
             break
     if best is None:
-        raise InfeasibleError(
-            describe(trace, int(np.argmax(life.live))),
-            lowest * trace.chunk_bytes,
-            device.budget_chunks * trace.chunk_bytes,
-            f"recompute='only': by making things again alone the iteration needs "
-            f"{format_bytes(lowest * trace.chunk_bytes)}, and the budget is "
-            f"{format_bytes(device.budget_chunks * trace.chunk_bytes)}; raise it, or allow copies (recompute='auto')",
-        )
+        raise needs(trace, life, lowest, device)
     plan = planner.analyze(best[0], device, switches, say)
     return replace(plan, remaking=best[1])
+
+
+def needs(trace: Trace, life: Lifetimes, lowest: int, device: Device) -> InfeasibleError:
+    """To be raised where making things again gets to `lowest` chunks, and that is above the budget."""
+    least, budget = lowest * trace.chunk_bytes, device.budget_chunks * trace.chunk_bytes
+    return InfeasibleError(
+        describe(trace, int(np.argmax(life.live))),
+        least,
+        budget,
+        f"recompute='only': by making things again alone the iteration needs {format_bytes(least)}, and the budget is "
+        f"{format_bytes(budget)}; raise it, or allow copies (recompute='auto')",
+    )
 
 
 def _search(

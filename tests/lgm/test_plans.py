@@ -20,7 +20,7 @@ from lgm.records.rows import describe, nominal
 from lgm.timing.moves import Moves, moves_of_plan
 from lgm.timing.schedule import _leaves, _under_way
 from lgm.timing.simulate import run_on_demand, run_plan
-from lgm.validate import check, validate
+from lgm.validation import check, validate
 
 from .random_traces import CHUNK, build, first_of, lawless, training
 

@@ -12,7 +12,7 @@ import pytest
 import lgm
 from lgm.iteration import analyze_lifetimes
 from lgm.iteration.calls import Calls
-from lgm.mix import _Search
+from lgm.remaking.mix import Search
 from lgm.remaking.recompute import Making, candidates, choose_makings, copying_seconds
 from lgm.remaking.rewrite import rewrite
 
@@ -205,7 +205,7 @@ def test_no_price_is_much_better_than_the_one_found(seed: int, share: float) -> 
     life = analyze_lifetimes(trace)
     device = lgm.Device(max(int(life.peak * share), int(life.needed.max())), CHUNK / 1e-2, CHUNK / 1e-2)
     found = lgm.analyze(trace, device, recompute="auto")
-    search = _Search(trace, device, None, lambda *_: None, lgm.analyze(trace, device))
+    search = Search(trace, device, None, lambda *_: None, lgm.analyze(trace, device))
     best = min(search.draft(price).seconds for price in np.linspace(0.05, 1.0, 20))
     assert found.prediction.step_seconds <= best * 1.2
 
@@ -214,7 +214,7 @@ def test_few_are_tried_where_nothing_waits_for_copies(monkeypatch: pytest.Monkey
     """A processor that copies itself: no lane is ever behind, and what a copy takes of it is known."""
     trace = lgm.load_trace(Path(__file__).parents[2] / "traces" / "unet.npz")
     budget, made = analyze_lifetimes(trace).peak // 2, []
-    monkeypatch.setattr("lgm.mix.rewrite", lambda *of: made.append(of) or rewrite(*of))
+    monkeypatch.setattr("lgm.remaking.mix.rewrite", lambda *of: made.append(of) or rewrite(*of))
     for device in (lgm.Device(budget, 1e12, 1e12, tax=2e-10), lgm.Device(budget, 3e8, 3e8)):
         made.clear()
         plan = lgm.analyze(trace, device, recompute="auto")

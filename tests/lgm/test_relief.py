@@ -13,7 +13,7 @@ from lgm import Device, Switches, Trace
 from lgm.iteration import analyze_lifetimes
 from lgm.planning import planner
 from lgm.planning.relief import relieve
-from lgm.validate import check
+from lgm.validation import check
 
 from .random_traces import CHUNK, build, lawless, training
 

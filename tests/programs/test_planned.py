@@ -17,7 +17,7 @@ from vtensor.planning.current_planner import wait_for_plan
 from vtensor.planning.planner import Planner
 
 from ..identity import PAGE, check_identity, leaves
-from .planned import Trainer, gained, run
+from .planned import WIDTH, Trainer, gained, run
 
 
 def test_a_steady_program_is_planned_after_three_iterations() -> None:
@@ -128,3 +128,26 @@ def test_in_place_batch_norm_and_foreach_under_a_plan() -> None:
 
     runs = check_identity(program, (0.6, 0.4))
     assert runs[0]["planned_iterations"] > 0
+
+
+class Deep(nn.Module):
+    """A chain: nothing is read but by the next layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(24))
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor, _: int | None = None) -> torch.Tensor:
+        for layer in self.layers:
+            x = self.drop(torch.tanh(layer(x)))
+        return x
+
+
+@pytest.mark.parametrize("fraction", [0.3, 0.2])
+def test_layers_that_are_run_several_times(fraction: float) -> None:
+    planned, stats = run(
+        lambda t: [t.step(1024) for _ in range(8)] and None, fraction, make=Deep, recompute="only", min_size=PAGE
+    )
+    assert gained(planned, 3) == 3, planned
+    assert stats["deviations"] == stats["moved_out_bytes"] == 0

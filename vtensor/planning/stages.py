@@ -16,8 +16,8 @@ from torch.autograd import profiler
 
 import lgm
 from lgm.iteration import analyze_lifetimes
-from lgm.mix import is_enough, only_computes
 from lgm.planning.oversize import beyond, within
+from lgm.remaking.mix import is_enough, only_computes
 
 from .helper import FEW, Busy, analyze, analyze_here, is_beside
 

@@ -1,4 +1,4 @@
-"""One plan, two ways to leave: by a copy, or without one and made again.
+"""What is made again and what is copied, so that a step is shortest: the search over prices.
 
 How much a second of copying costs depends on how busy the lanes are, which nobody knows before all is chosen. So a
 price is put on it, both ways are chosen among by that price (``recompute``), the trace in which those are made again
@@ -8,31 +8,25 @@ all, as long as that is faster. The fastest plan that the simulator finds is kep
 mixing is never slower.
 
 Covers: the search over prices, and for what is better copied.
-Leaves: all the rest.
+Leaves: what can be made again and when (``recompute``), the trace that results (``rewrite``), plans
+(``planning.planner``), when a mix is asked for (``analysis``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import numpy as np
 
-from .checkpoints.segments import analyze_segments
-from .iteration.lifetimes import analyze_lifetimes
-from .planning import planner
-from .planning.relief import relieve
-from .progress import Progress
-from .records.model import Device, Plan, Remaking, Trace
-from .remaking.only import analyze_only
-from .remaking.recompute import Making, candidates, choose_makings, copying_seconds
-from .remaking.rewrite import rewrite
-from .switches import Switches
-from .timing.settling import GAIN
+from ..iteration.lifetimes import analyze_lifetimes
+from ..planning import planner
+from ..progress import Progress
+from ..records.model import Device, Plan, Remaking, Trace
+from ..switches import Switches
+from .recompute import Making, candidates, choose_makings, copying_seconds
+from .rewrite import rewrite
 
-__all__ = ["Recompute", "analyze", "is_enough", "only_computes"]
-
-Recompute = Literal["auto", "never", "only", "segments"]
+__all__ = ["Search", "is_enough", "most_tries", "only_computes"]
 
 _TRIES = 20  # plans drafted
 _EFFORT = 32_000  # operations to draft plans for, in all of them
@@ -41,66 +35,6 @@ _FEW_TRIES = 4  # where nothing waits for copies
 _ENOUGH = 0.015  # of the time of computing: who is slower by no more is not looked at any further
 _IN_VAIN = 6  # tries one by one, until no more are made
 _LEAST_GAIN = 2e-4  # of a step: what drafts differ by means something
-
-
-def analyze(
-    trace: Trace,
-    device: Device,
-    switches: Switches | None = None,
-    progress: Progress | None = None,
-    *,
-    recompute: Recompute = "never",
-) -> Plan:
-    """Make a plan.
-
-    Parameters
-    ----------
-    trace
-        One iteration.
-    device
-        The budget and the speeds.
-    switches
-        Default: the product's heuristics.
-    progress
-        Called with what is being done and how much of all is done, 0 to 1.
-    recompute
-        ``"auto"``: what is cheaper to make again than to copy is; the fastest plan simulated is kept, so that none is
-        slower than copying alone. ``"never"``: all that leaves is copied. ``"only"``: nothing is copied.
-        ``"segments"``: parts of the forward pass taken as a chain are run again, in the least time that the budget
-        allows (``rotor``), before anything is copied.
-
-    Returns
-    -------
-    Plan
-        For `trace` as it is, or, where it makes things again, as it will be (``Plan.remaking``).
-
-    Raises
-    ------
-    InfeasibleError
-        If one operation needs more than the budget; with ``"only"``, if not enough can be made again.
-    LgmError
-        With ``"segments"``, if the forward pass is no chain of layers.
-    ValueError
-        For a word of `recompute` that is none of these.
-    """
-    if recompute not in get_args(Recompute):
-        raise ValueError(f"recompute={recompute!r} is unknown; choose one of {', '.join(get_args(Recompute))}")
-    say = progress or (lambda _what, _share: None)
-    if recompute == "only":
-        return analyze_only(trace, device, switches, say)
-    if recompute == "segments":
-        return analyze_segments(trace, device, switches, say)
-    mixes = recompute == "auto" and len(trace.call_first) > 0
-    part = 1 / (2 + _most_tries(trace)) if mixes else 0.5
-    found = [planner.analyze(trace, device, switches, lambda what, share: say(what, share * part))]
-    if found[0].prediction.step_seconds > trace.seconds * (1 + GAIN):
-        if mixes:
-            rest = 1 - part
-            mixed = _Search(trace, device, switches, lambda what, share: say(what, part + rest * share), found[0]).run()
-            found += [mixed] if mixed is not found[0] else []
-        found = [relieve(plan) for plan in found]
-    say("done", 1.0)
-    return min(found, key=lambda plan: plan.prediction.step_seconds)
 
 
 def only_computes(plan: Plan) -> bool:
@@ -115,7 +49,8 @@ def is_enough(step: float, computing: float) -> bool:
     return step <= computing * (1 + _ENOUGH)
 
 
-def _most_tries(trace: Trace) -> int:
+def most_tries(trace: Trace) -> int:
+    """How many plans a search drafts at most."""
     return int(np.clip(_EFFORT // max(trace.operations, 1), 1, _TRIES))
 
 
@@ -130,7 +65,7 @@ class _Draft:
     seconds: float
 
 
-class _Search:
+class Search:
     """For what to make again so that the simulated step is shortest.
 
     At each price as many are made again as are cheaper than their copies: prices are tried by their share of all that
@@ -146,7 +81,7 @@ class _Search:
         self.copying = copying_seconds(trace, self.life, device)
         dearness = [one.seconds / (one.chunks * self.copying[list(one.gaps)].mean()) for one in self.found]
         self.prices = np.sort(np.repeat(dearness, [one.chunks for one in self.found])) if self.found else np.zeros(0)
-        self.tries = _most_tries(trace)
+        self.tries = most_tries(trace)
         if only_computes(copying_only):
             self.tries = min(self.tries, _FEW_TRIES)
         self.fastest = copying_only
