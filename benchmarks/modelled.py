@@ -17,6 +17,7 @@ import lgm
 from lgm.bounds import least_seconds_of_any_mix
 from lgm.fitting import GPUS, Numbers, on_gpu
 from lgm.iteration import analyze_lifetimes
+from lgm.placing.orders import orders
 from vtensor import native
 from vtensor.planning.plans import install, to_plan_for
 from vtensor.planning.recordings import make_recording
@@ -90,7 +91,7 @@ def replay(
             seen = to_plan_for(device, recording.trace, lgm.Device(budget_chunks, speed, speed))
             made = lgm.analyze(recording.trace, seen, recompute=recompute)
             timed, plans = recording.trace.seconds, plans + 1
-            install(device, made, recording, budget_chunks)
+            install(device, orders(made, budget_chunks), recording)
     after = device.snapshot()
     return Run(
         seconds,

@@ -1,4 +1,5 @@
-"""Analyses in a process of their own, asked for over its standard input and answered over its standard output.
+"""Plans, and what they mean for who follows them, in a process of their own: asked for over its standard input and
+answered over its standard output.
 
 For programs that train meanwhile: a thread would take Python's lock from them, and a core from threads that wait for
 each other. The process gives way to others where it is told to, and ends when nobody asks for a while, or who asks is
@@ -18,12 +19,13 @@ from typing import Any, Protocol
 
 from .analysis import analyze
 from .errors import InfeasibleError
+from .placing.orders import Orders, orders
 from .records.model import Plan
 
 __all__ = ["Answer", "framed", "main", "receive"]
 
-# A plan, or what InfeasibleError is made of, or what else went wrong, in words.
-Answer = Plan | tuple[str, int, int, str] | str
+# What was asked for, or what InfeasibleError is made of, or what else went wrong, in words.
+Answer = Plan | Orders | tuple[str, int, int, str] | str
 
 _PATIENCE = 30.0  # seconds without a question
 
@@ -64,8 +66,10 @@ def _answer(question: Any) -> Answer:
     _give_way(nice, aside)
     if not asked:
         return "ready"
-    trace, device, recompute = asked
     try:
+        if isinstance(asked[0], Plan):
+            return orders(*asked)
+        trace, device, recompute = asked
         return analyze(trace, device, recompute=recompute)
     except InfeasibleError as error:
         return error.operation, error.needed, error.budget, str(error)

@@ -86,7 +86,7 @@ LGM_ROOMS = {  # the modules of each package of lgm/
     "iteration": [{"lifetimes"}, {"calls", "needs", "roles"}, {"__init__"}],
     "choosing": [{"cost", "problem"}, {"residual", "sweep"}, {"choice"}, {"selection"}, {"__init__"}],
     "timing": [{"lanes", "moves"}, {"schedule"}, {"prefetch", "simulate"}, {"settling"}, {"__init__"}],
-    "placing": [{"mapping", "stays"}, {"asking"}, {"seats"}, {"__init__"}],
+    "placing": [{"mapping", "stays"}, {"asking"}, {"seats"}, {"orders"}, {"__init__"}],
     "planning": [{"oversize", "planner"}, {"relief"}, {"__init__"}],
     "remaking": [{"recompute"}, {"rewrite"}, {"mix", "only"}, {"__init__"}],
     "bounds": [{"copies", "mixes"}, {"__init__"}],

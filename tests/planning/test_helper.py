@@ -25,6 +25,7 @@ import lgm
 import vtensor
 from lgm.helper import framed
 from lgm.iteration import analyze_lifetimes
+from lgm.placing.orders import orders
 from vtensor import planning
 from vtensor.planning import helper as module
 from vtensor.planning import speeds, stages, traces
@@ -66,6 +67,24 @@ def test_a_plan_is_the_one_that_would_be_made_here(helper: Any) -> None:
     again = module.analyze(trace, device, "auto")
     lgm.validate(again)
     assert pid(helper) == first  # one process for all
+
+
+@pytest.mark.parametrize("works", [True, False], ids=["beside", "here"])
+def test_seats_are_given_out_beside_the_program(helper: Any, works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FEW", 0)
+    helper.works = works
+    trace, device = question()
+    plan = lgm.analyze(trace, device)
+    given, here = module.orders(plan, device.budget_chunks), orders(plan, device.budget_chunks)
+    assert (helper._process is not None) == works
+    assert np.array_equal(given.seat_chunk, here.seat_chunk)
+    assert np.array_equal(given.arrivals.op, here.arrivals.op)
+    process = helper._process
+    module.orders(plan, None)
+    module.abandon()
+    with pytest.raises(module.Abandoned):
+        module.orders(plan, None)
+    assert helper._process is process  # without seats there is nothing to ask for
 
 
 def test_the_process_needs_no_torch(helper: Any) -> None:

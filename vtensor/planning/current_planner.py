@@ -15,7 +15,7 @@ import lgm
 from .. import native
 from ..errors import NotEnabledError
 from ..settings.config import Config
-from .helper import begin
+from .helper import begin, orders
 from .journal import Journal
 from .planner import Planner
 from .plans import install, recording_of
@@ -50,7 +50,7 @@ def start_planner(config: Config, plan: lgm.Plan | None) -> Planner:
     begin()
     _planner = Planner(core := native.load(), config)
     if plan is not None:
-        install(core, plan, recording_of(plan), config.budget_chunks)
+        install(core, orders(plan, config.budget_chunks if core.ordered() else None), recording_of(plan))
         _planner.maker.plan = plan
         core.observe()
     if config.policy == "plan":  # which hears of each iteration anyway

@@ -27,10 +27,12 @@ from typing import Any
 
 import lgm
 from lgm.helper import framed, receive
+from lgm.placing import orders as placing
+from lgm.placing.orders import Orders
 
 from ..logs import log
 
-__all__ = ["FEW", "Abandoned", "Busy", "abandon", "analyze", "analyze_here", "begin", "is_beside", "prepare"]
+__all__ = ["FEW", "Abandoned", "Busy", "abandon", "analyze", "analyze_here", "begin", "is_beside", "orders", "prepare"]
 
 # It gives way before it imports anything, which takes longer than some analyses.
 _START = """
@@ -94,6 +96,15 @@ class _Helper:
             raise RuntimeError(answer)
         plan: lgm.Plan = answer
         return plan
+
+    def orders(self, plan: lgm.Plan, seated: int | None) -> Orders:
+        """By the process where seats are given out, which takes seconds for large iterations."""
+        answer = None
+        if seated is not None and self.works and plan.trace.operations > FEW:
+            with self._asking:
+                answer = self._ask((plan, seated))
+        self._check()
+        return answer if isinstance(answer, Orders) else placing.orders(plan, seated)
 
     def prepare(self) -> None:
         """Begin the process, unless there is one or somebody asks."""
@@ -227,6 +238,11 @@ def analyze(
     `urgent`: there is none yet. `turns`: it is worth the time of busy cores, where none is idle.
     """
     return _helper.analyze(trace, device, recompute, urgent, turns)
+
+
+def orders(plan: lgm.Plan, seated: int | None) -> Orders:
+    """What :func:`lgm.placing.orders.orders` returns; :class:`Abandoned` if it is not wanted."""
+    return _helper.orders(plan, seated)
 
 
 def analyze_here(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> lgm.Plan:

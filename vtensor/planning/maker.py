@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -17,14 +18,15 @@ from typing import Any
 import numpy as np
 
 import lgm
+from lgm.placing.orders import Orders, arrivals_alone
 from lgm.timing.prefetch import prefetch
 
 from ..logs import log
 from ..settings.config import Config
 from ..settings.sizes import format_bytes
 from .background import Background
-from .helper import Abandoned, abandon, begin
-from .plans import install, install_arrivals, to_plan_for
+from .helper import Abandoned, abandon, begin, orders
+from .plans import install, to_plan_for
 from .recordings import Recording, make_recording
 from .stages import plans
 
@@ -107,7 +109,9 @@ class PlanMaker:
 
     def _prefetch(self, recording: Recording, raw: dict[str, Any], device: lgm.Device) -> None:
         arrivals = prefetch(recording.trace, raw["use_away"], device)
-        if self._hand_over(device, partial(install_arrivals, self.core, arrivals, recording)):
+        found = arrivals_alone(arrivals, recording.trace.tensors)
+        # Another of an iteration that follows it would bring nothing: there nothing was found away.
+        if self._hand_over(device, partial(install, self.core, found, replace(recording, followed=True))):
             log.info("prefetching: %d operations found something away", len(np.unique(arrivals.op)))
 
     def _hand_over(self, device: lgm.Device, install: Callable[[], None]) -> bool:
@@ -130,7 +134,8 @@ class PlanMaker:
         # There the budget holds, however long that takes.
         patient = self.config.oversize == "raise" or self.core.ordered()
         for plan in plans(trace, less, recompute, first=first, in_haste=haste, beside=beside, patient=patient):
-            if not self._hand_over(device, partial(self._adopt, plan, recording, device)):
+            given = orders(plan, device.budget_chunks if self.core.ordered() else None)
+            if not self._hand_over(device, partial(self._adopt, plan, given, recording, device)):
                 return
             log.info(
                 "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, "
@@ -144,8 +149,8 @@ class PlanMaker:
                 plan.trace.seconds,
             )
 
-    def _adopt(self, plan: lgm.Plan, recording: Recording, device: lgm.Device) -> None:
-        install(self.core, plan, recording, device.budget_chunks)
+    def _adopt(self, plan: lgm.Plan, given: Orders, recording: Recording, device: lgm.Device) -> None:
+        install(self.core, given, recording)
         self._expect_shortfall(plan, device)
         self.plan, self.why_not = plan, ""
 

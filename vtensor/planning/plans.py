@@ -1,8 +1,9 @@
 """A plan as the core takes it, and whether one from a file fits the session.
 
-Covers: handing over a plan, or only its copies in; reading one, and the settings of a session by it; what ties a plan
-of another process to this one.
-Leaves: making plans (:mod:`lgm`), when (``planner``), following them (``kernels/iteration/plan_runner.h``).
+Covers: handing over what it has done; reading one, and the settings of a session by it; what ties a plan of another
+process to this one.
+Leaves: making plans, and what they mean for the core (:mod:`lgm`), when (``planner``), following them
+(``kernels/iteration/plan_runner.h``).
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from types import ModuleType
 import numpy as np
 
 import lgm
-from lgm.placing.mapping import away_at_turn
-from lgm.placing.seats import seats, to_spare
-from lgm.records.copies import Copies
+from lgm.placing.orders import Orders
+from lgm.placing.seats import to_spare
 
 from ..errors import ConfigError
 from ..settings.config import Config, make_config
@@ -24,21 +24,9 @@ from ..settings.options import Options
 from ..settings.sizes import format_bytes
 from .recordings import Recording
 
-__all__ = ["config_and_plan", "install", "install_arrivals", "read_plan", "recording_of", "to_plan_for"]
+__all__ = ["config_and_plan", "install", "read_plan", "recording_of", "to_plan_for"]
 
-_NOTHING = np.zeros(0, dtype=np.int64)
-_NO_MOVES = {
-    **{
-        f"{move}_{field}": _NOTHING
-        for move in ("out", "in", "drop", "make")
-        for field in ("op", "tensor", "first", "last")
-    },
-    **{f"away_{field}": _NOTHING for field in ("tensor", "first", "last")},
-    "seat_first": _NOTHING,
-    "seat_chunk": _NOTHING,
-    "at": _NOTHING,
-    "sees": _NOTHING,
-}
+_COLUMNS = ("op", "tensor", "first", "last")
 
 
 def _recorded(recording: Recording) -> dict[str, object]:
@@ -59,15 +47,13 @@ def _recorded(recording: Recording) -> dict[str, object]:
     }
 
 
-def install_arrivals(core: ModuleType, arrivals: Copies, recording: Recording) -> None:
-    """Hand over copies in alone; what leaves is the policy's. They begin from the next boundary on."""
-    keep = np.ones(recording.trace.tensors, dtype=np.int64)
-    # Another of an iteration that follows it would bring nothing: there nothing was found away.
-    core.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep, "computing_ns": 0} | _moves("in", arrivals))
-
-
-def _moves(side: str, copies: Copies) -> dict[str, object]:
-    return {f"{side}_{f}": getattr(copies, f) for f in ("op", "tensor", "first", "last")}
+def install(core: ModuleType, orders: Orders, recording: Recording) -> None:
+    """Hand over what is to be done; it is, from the next boundary on."""
+    moves = {"out": orders.departures, "in": orders.arrivals, "drop": orders.drops, "make": orders.makes}
+    columns = {f"{way}_{name}": getattr(copies, name) for way, copies in moves.items() for name in _COLUMNS}
+    columns |= {f"away_{name}": orders.away[:, k] for k, name in enumerate(_COLUMNS[1:])}
+    columns |= {name: getattr(orders, name) for name in ("at", "sees", "keep", "seat_first", "seat_chunk")}
+    core.install_plan(columns | _recorded(recording))
 
 
 def to_plan_for(
@@ -80,44 +66,6 @@ def to_plan_for(
     if not core.ordered() or recompute == "only":
         return device
     return replace(device, budget_chunks=device.budget_chunks - to_spare(trace, device.budget_chunks))
-
-
-def install(core: ModuleType, plan: lgm.Plan, recording: Recording, budget_chunks: int) -> None:
-    """Hand a plan to the core, which has so many chunks; it is followed from the next boundary on."""
-    again, trace = plan.remaking, plan.recorded
-    away = np.array(away_at_turn(plan), dtype=np.int64).reshape(-1, 3)
-    of = np.arange(plan.trace.tensors) if again is None else again.tensor
-    keep = np.zeros(trace.tensors, dtype=np.int64)
-    keep[of[of >= 0]] = plan.keep[of >= 0]  # as the last of what a tensor is
-    moves = {
-        **_moves("out", Copies(plan.out_op, of[plan.out_tensor], plan.out_first, plan.out_last)),
-        **_moves("in", Copies(plan.in_op, of[plan.in_tensor], plan.in_first, plan.in_last)),
-        "away_tensor": of[away[:, 0]],
-        "away_first": away[:, 1],
-        "away_last": away[:, 2],
-    }
-    if core.ordered():  # where leading an address to another chunk costs more than a kernel
-        seated = seats(plan, budget_chunks)
-        if (seated.chunk >= 0).any():
-            moves |= {"seat_first": seated.first, "seat_chunk": seated.chunk}
-            for side, copies in (("out", seated.departures), ("in", seated.arrivals)):
-                moves |= _moves(side, replace(copies, tensor=of[copies.tensor]))
-            keep[:] = 0  # addresses lead to their chunks without keeping those from others
-    if again is not None:
-        drops, makes = again.drop_tensor, again.make_tensor
-        moves |= {
-            "at": again.at,
-            "sees": again.sees,
-            "drop_op": again.drop_op,
-            "drop_tensor": drops,
-            "drop_first": np.zeros_like(drops),
-            "drop_last": trace.chunks[drops],
-            "make_op": again.make_op,
-            "make_tensor": makes,
-            "make_first": np.zeros_like(makes),
-            "make_last": trace.chunks[makes],
-        }
-    core.install_plan(_NO_MOVES | _recorded(recording) | {"keep": keep} | moves)
 
 
 def recording_of(plan: lgm.Plan) -> Recording:
