@@ -43,9 +43,11 @@ def script(tmp_path: Path) -> Path:
 
 
 def test_an_unmodified_script(script: Path) -> None:
-    done = run("run", "--budget", "16MiB", str(script), "--epochs", "3", "--budget", "x")
+    # Some of its arguments are ours, too, or begin several of ours.
+    arguments = ["--epochs", "3", "--budget", "x", "--p", "5", "--s=42", "--re", "--h", "-h"]
+    done = run("run", "--budget", "16MiB", str(script), *arguments)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == f"{[str(script), '--epochs', '3', '--budget', 'x']} {script} {script.parent}"
+    assert done.stdout.strip() == f"{[str(script), *arguments]} {script} {script.parent}"
     assert "moved out" in done.stderr and "16.00 MiB" in done.stderr
 
 
@@ -250,6 +252,21 @@ def test_too_short_to_be_recorded(script: Path, tmp_path: Path) -> None:
     assert "was not written: no whole iteration is recorded yet: train at least two" in done.stderr
 
 
+def test_files_are_written_where_they_were_asked_for(script: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    script.write_text(
+        "import os, torch, vtensor\n"
+        "for _ in range(4):\n"
+        "    torch.full((1 << 20,), 1.0).sum()\n"
+        "    vtensor.step()\n"
+        "os.chdir('elsewhere')\n"
+    )
+    done = run("run", "--budget", "16MiB", "--save-trace", "t.npz", script.name, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "t.npz").exists() and not any(elsewhere.iterdir()), done.stderr
+
+
 def test_a_page_about_a_run(script: Path, tmp_path: Path) -> None:
     script.write_text(
         "import torch\n"
@@ -348,7 +365,7 @@ def test_a_report_is_not_begun_without_what_draws_it(
 def test_a_session_that_was_ended_says_what_was_not_written(script: Path) -> None:
     script.write_text("import vtensor; vtensor.disable()")
     done = run("run", "--budget", "16MiB", "--save-trace", "t.npz", str(script), cwd=script.parent)
-    assert "turned vtensor off before it ended; no summary, and t.npz was not written" in done.stderr
+    assert f"turned vtensor off before it ended; no summary, and {script.parent}/t.npz was not written" in done.stderr
     # What it did is said when it ends its session.
     script.write_text(f"import vtensor\n{SCRIPT}\nvtensor.disable()\nprint('goes on', flush=True)")
     done = run("run", "--budget", "16MiB", "--save-trace", "t.npz", str(script), cwd=script.parent)

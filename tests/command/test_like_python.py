@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,13 +44,20 @@ SCRIPTS = {
     "assert": "assert 1 == 2, 'never'",
     "recursion": "import sys\ndef f(): f()\ntry:\n    f()\nexcept RecursionError as e: print(type(e).__name__)",
     "interrupt": "raise KeyboardInterrupt",
+    "interrupt cleans up": "import logging, logging.handlers as h, tempfile, threading, time, _thread\n"
+    "f = open('rows.csv', 'w'); f.write('step,loss'); d = tempfile.TemporaryDirectory(dir='.')\n"
+    "logging.getLogger().addHandler(h.MemoryHandler(99, target=logging.FileHandler('all.log')))\n"
+    "logging.warning('seen'); threading.Timer(0.2, _thread.interrupt_main).start(); time.sleep(30)",
     "killed": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
     "handled": "import os, signal\nsignal.signal(signal.SIGTERM, lambda *a: print('term'))\n"
     "os.kill(os.getpid(), signal.SIGTERM)",
     "at exit": "import atexit; atexit.register(print, 'bye'); print('hello')",
     "at exit of an error": "import atexit; atexit.register(print, 'bye'); 1 / 0",
+    "afterwards": "import atexit, sys\n"
+    "atexit.register(lambda: print(sys.last_type, sys.last_value, sys.last_traceback.tb_lineno)); 1 / 0",
     # Hooks.
     "excepthook": "import sys\nsys.excepthook = lambda t, v, tb: print('hook', t, tb.tb_lineno, tb.tb_next)\n1 / 0",
+    "excepthook that fails": "import sys\ndef hook(*_): raise ValueError('hook')\nsys.excepthook = hook\n1 / 0",
     "unraisable": "class A:\n    def __del__(self): 1 / 0\na = A()\ndel a\nprint('on')",
     "thread": "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join(); print('on')",
     "displayhook": "import sys; sys.displayhook(3)",
@@ -69,7 +77,7 @@ SCRIPTS = {
     "async": "import asyncio\nasync def f(): await asyncio.sleep(0); return 4\nprint(asyncio.run(f()))",
 }
 ADDRESS = re.compile("0x[0-9a-f]+")
-QUICK = ("annotations", "error in an error", "exit words", "at exit of an error", "stdin")
+QUICK = ("annotations", "interrupt cleans up", "error in an error", "exit words", "at exit of an error", "stdin")
 
 
 def ended(folder: Path, *how: str) -> subprocess.CompletedProcess[str]:
@@ -77,6 +85,19 @@ def ended(folder: Path, *how: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, *how, "script.py", "A", "--budget=1"],
         input="typed\nmore\n", capture_output=True, text=True, timeout=120, cwd=folder, check=False,
     )  # fmt: skip
+
+
+def left_behind(folder: Path) -> dict[str, str]:
+    """What a program wrote, by name; it is gone then."""
+    found = {}
+    for path in folder.iterdir():
+        if path.is_dir() and path.name != "__pycache__":
+            found[path.name] = "a folder"
+            shutil.rmtree(path)
+        elif path.is_file() and path.name not in ("script.py", "beside.py"):
+            found[path.name] = path.read_text()
+            path.unlink()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -87,7 +108,9 @@ def test_like_python(tmp_path: Path, name: str) -> None:
     (tmp_path / "script.py").write_text(SCRIPTS[name] + "\n", encoding=encoding)
     (tmp_path / "beside.py").write_text("VALUE = 'beside'\n")
     python = ended(tmp_path)
+    left = left_behind(tmp_path)
     vtensor = ended(tmp_path, "-m", "vtensor", "run", "--budget", "64MiB")
+    assert left_behind(tmp_path) == left
     assert vtensor.stdout == python.stdout
     assert vtensor.returncode == python.returncode
     said = iter(ADDRESS.sub("0x", vtensor.stderr).splitlines())

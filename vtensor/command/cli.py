@@ -74,7 +74,10 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(name: str, text: str, description: str = "", **more: Any) -> argparse.ArgumentParser:
         described = description or f"{text[0].upper()}{text[1:]}.".replace("%%", "%")  # which help= alone formats
-        return parsers.add_parser(name, help=text, description=described, formatter_class=raw, **more)
+        # No abbreviations: what a script's own options begin with is none of ours.
+        return parsers.add_parser(
+            name, help=text, description=described, formatter_class=raw, allow_abbrev=False, **more
+        )
 
     def with_script(name: str, text: str, description: str) -> argparse.ArgumentParser:
         return command(name, text, description, usage=_USAGE.format(name), epilog=_EPILOG)
@@ -212,6 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"vtensor: {error}")
         return 2
     except KeyboardInterrupt:
+        if commands.interrupt_was_shown():
+            raise
         say("vtensor: interrupted")
         return 130  # as a shell says it
 

@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..logs import say
 from ..settings.options import Options
 
-__all__ = ["build", "demo", "doctor", "fit", "run", "script_of"]
+__all__ = ["build", "demo", "doctor", "fit", "interrupt_was_shown", "run", "script_of"]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -83,7 +83,7 @@ def fit(options: argparse.Namespace) -> int:
 
 
 def _check_can_write(options: argparse.Namespace, option: str) -> None:
-    """Before a script runs for hours."""
+    """Before a script runs for hours, and goes elsewhere."""
     if (path := getattr(options, option)) is None:
         return
     name = f"--{option.replace('_', '-')}"
@@ -98,6 +98,7 @@ def _check_can_write(options: argparse.Namespace, option: str) -> None:
         tempfile.TemporaryFile(dir=folder).close()  # rights do not tell of everything
     except OSError as error:
         raise ConfigError(f"{said}: no file can be written in {folder}: {error.strerror}") from None
+    setattr(options, option, os.path.abspath(path))  # noqa: PTH100 -- where the script goes does not matter then
 
 
 def _check_script(options: argparse.Namespace) -> None:
@@ -122,6 +123,13 @@ def _launch(options: argparse.Namespace, **wishes: Any) -> int:
         return launcher.run_module(options.module[0], options.module[1:], farewell.Wishes(**wishes))
     script = script_of(options)
     return launcher.run_script(script[0], script[1:], farewell.Wishes(**wishes))
+
+
+def interrupt_was_shown() -> bool:
+    """Whether Ctrl-C ended the script, which was said then."""
+    from . import launcher
+
+    return launcher.interrupt_was_shown()
 
 
 def demo(options: argparse.Namespace) -> int:

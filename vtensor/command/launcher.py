@@ -12,7 +12,6 @@ import contextlib
 import importlib.machinery
 import importlib.util
 import os
-import signal
 import sys
 import threading
 import zipfile
@@ -26,9 +25,9 @@ from ..errors import ConfigError
 from ..logs import say
 from ..planning.current_planner import of_each_session
 from ..session.lifecycle import is_enabled
-from .farewell import NOTHING, Farewell, Wishes, begin_with, flush
+from .farewell import NOTHING, Farewell, Wishes, begin_with
 
-__all__ = ["run_module", "run_script"]
+__all__ = ["interrupt_was_shown", "run_module", "run_script"]
 
 
 def run_script(path: str, arguments: list[str], wishes: Wishes = NOTHING) -> int:
@@ -140,10 +139,10 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
         ending.code = _exit_code(stop)
         return ending.code
     except BaseException as error:
-        # As python shows it: without the frame of this launcher.
-        shown = error.__traceback__.tb_next if error.__traceback__ is not None else None
-        sys.excepthook(type(error), error.with_traceback(shown), shown)
-        ending.interrupted = isinstance(error, KeyboardInterrupt)
+        _show(error)
+        if isinstance(error, KeyboardInterrupt):
+            sys.excepthook = _was_shown
+            raise KeyboardInterrupt from None
         return 1
     finally:
         if forget_wishes is not None and os.getpid() == process:
@@ -161,19 +160,37 @@ def _wait_for_threads() -> None:
 
 
 class _Ending:
-    """How the process ends: by the signal, as python does after Ctrl-C, so that a shell's loop ends with it."""
+    """How the process ends."""
 
     def __init__(self) -> None:
         self.code = 1
-        self.interrupted = False
-        atexit.register(self._at_last)  # before the script's own, so after them
+        atexit.register(_let_go_of_what_was_said)  # before the script's own, so after them
 
-    def _at_last(self) -> None:
-        _let_go_of_what_was_said()
-        if self.interrupted:
-            flush()
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
+
+def _show(error: BaseException) -> None:
+    """As python does: without the frame of this launcher, and kept for who looks at it afterwards."""
+    shown = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error.with_traceback(shown), shown
+    setattr(sys, "last_exc", error)  # noqa: B010 -- from Python 3.12 on
+    try:
+        sys.excepthook(type(error), error, shown)
+    except Exception as wrong:
+        wrong.__traceback__ = wrong.__traceback__.tb_next if wrong.__traceback__ is not None else None
+        say("Error in sys.excepthook:")
+        sys.__excepthook__(type(wrong), wrong, wrong.__traceback__)
+        say("\nOriginal exception was:")
+        sys.__excepthook__(type(error), error, shown)
+
+
+def _was_shown(*_: Any) -> None:
+    """In the place of ``sys.excepthook`` while Ctrl-C goes on, by which python ends the process when all else is done:
+    by the signal, so that a shell's loop ends with it.
+    """
+
+
+def interrupt_was_shown() -> bool:
+    """Whether the script was interrupted, and nothing more is to be said of it."""
+    return sys.excepthook is _was_shown
 
 
 def _let_go_of_what_was_said() -> None:
