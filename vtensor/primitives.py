@@ -18,6 +18,7 @@ from .errors import ConfigError, NotEnabledError
 from .session.adoption import Owner, move_in
 from .session.lifecycle import active_config, active_core, is_enabled, is_kept_off
 from .settings.sizes import parse_bytes
+from .settings.which_device import which_device
 
 __all__ = ["Residency", "State", "VTensor", "adopt", "merge", "residency", "salloc", "split"]
 
@@ -76,8 +77,8 @@ def split(tensor: torch.Tensor) -> list[VTensor]:
     if not pieces:
         raise ConfigError(
             "the tensor is not managed by vtensor: it was made before enable(), is smaller than min_size, lies on "
-            "another device, or in memory that is not torch's own (of NumPy, shared, pinned). A copy made now "
-            "(tensor.clone()) is managed if it is large enough"
+            "another device, in memory that is not torch's own (of NumPy, shared, pinned), or in that of other tensors "
+            "(sparse). A copy made now (tensor.clone()) is managed if it is large enough"
         )
     return pieces
 
@@ -89,7 +90,7 @@ def salloc(nbytes: int | str) -> torch.Tensor:
     -------
     torch.Tensor
         One-dimensional, ``uint8``, content unspecified, managed whatever its size. ``split`` of it shows from which
-        vTensors its chunks were taken.
+        vTensors its chunks were taken. While ``VTENSOR_DISABLE=1`` keeps vtensor off, memory of torch's own.
 
     Raises
     ------
@@ -98,10 +99,13 @@ def salloc(nbytes: int | str) -> torch.Tensor:
     torch.OutOfMemoryError
         If the chunks cannot be had; nothing changed then.
     """
+    size = parse_bytes(nbytes, "nbytes")
+    if is_kept_off():
+        return torch.empty(size, dtype=torch.uint8, device=which_device("auto"))
     core = active_core()
     core.manage("all")
     try:
-        return torch.empty(parse_bytes(nbytes, "nbytes"), dtype=torch.uint8, device=active_config().device)
+        return torch.empty(size, dtype=torch.uint8, device=active_config().device)
     finally:
         core.manage("large")
 
@@ -117,7 +121,8 @@ def merge(tensor: torch.Tensor) -> torch.Tensor:
     TypeError
         If it is no tensor.
     """
-    native.load().merge(address_of(tensor))
+    if (address := _begin(tensor)) is not None:
+        native.load().merge(address)
     return tensor
 
 
@@ -135,9 +140,18 @@ def residency(tensor: torch.Tensor) -> Residency:
     return Residency(chunks=len(pieces), clean=sum(piece.clean for piece in pieces), **each)
 
 
+def _begin(tensor: torch.Tensor) -> int | None:
+    """Where its storage begins; None if it has none of its own (sparse)."""
+    try:
+        return address_of(tensor)
+    except NotImplementedError:
+        return None
+
+
 def _pieces(tensor: torch.Tensor) -> list[VTensor]:
     """Those of its storage; the first and the last may hold parts of others' too (``session.shelves``)."""
-    begin = address_of(tensor)
+    if (begin := _begin(tensor)) is None:
+        return []
     end = begin + storage_of(tensor).nbytes()
     pieces: list[VTensor] = []
     for address, nbytes, state, clean, took_from in native.load().pieces(begin):

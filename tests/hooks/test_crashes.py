@@ -47,6 +47,30 @@ def test_a_crash_is_one_whoever_came_and_went(order: str, crash: str) -> None:
     assert done.returncode == -signal.SIGSEGV
 
 
+TAKEN = """
+import signal, torch
+import vtensor
+
+vtensor.enable("4MiB", device="cpu", chunk=4096, min_size=1)
+signal.signal(signal.SIGSEGV, {handler})
+xs = [torch.full((1 << 18,), float(i)) for i in range(8)]
+absent = next(x for x in xs if vtensor.residency(x).absent)
+import ctypes
+from vtensor.addresses import address_of
+print(ctypes.c_float.from_address(address_of(absent)).value == float(absent[0]))
+{after}
+"""
+
+
+@pytest.mark.parametrize("handler", ["signal.SIG_DFL", "lambda *_: print('mine')"])
+def test_a_handler_of_the_programs_comes_after_ours(handler: str) -> None:
+    """Python's own notes the signal and returns, and the touch would be tried again for ever."""
+    for after, code in (("", 0), ("ctypes.string_at(8)", -signal.SIGSEGV))[: 2 if "DFL" in handler else 1]:
+        command = [python(), "-c", TAKEN.format(handler=handler, after=after)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (code, "True\n"), done.stderr
+
+
 SENT = """
 import faulthandler, os, signal, sys
 import vtensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -42,6 +43,36 @@ def test_subclasses_and_modes_see_the_programs_calls_only() -> None:
             x.numpy()
             x.untyped_storage()
         assert calls.names == ["numpy", "untyped_storage"]
+
+
+def test_functions_are_known_by_what_they_were_before() -> None:
+    """Subclasses look them up in tables that were made when they were imported."""
+
+    class Table(torch.Tensor):
+        known = MappingProxyType({torch.Tensor.numpy: "mine", torch.Tensor.map_: "ours"})
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return cls.known.get(func) or super().__torch_function__(func, types, args, kwargs or {})
+
+    x = torch.ones(300)
+    with vtensor.enabled("8MiB", chunk=PAGE, min_size=1):
+        assert x.as_subclass(Table).numpy() == "mine"  # type: ignore[no-untyped-call]
+        assert x.map_(x.as_subclass(Table), max) == "ours"  # type: ignore[no-untyped-call]
+        assert x.numpy().sum() == 300
+
+
+def test_what_others_put_over_ours_stays() -> None:
+    original = torch.Tensor.numpy
+    with vtensor.enabled("8MiB"):
+        ours = torch.Tensor.numpy
+        torch.Tensor.numpy = lambda self: ours(self) + 1  # type: ignore[method-assign]
+    assert torch.ones(3).numpy().sum() == 6
+    torch.Tensor.numpy = ours  # type: ignore[method-assign]
+    assert torch.ones(3).numpy().sum() == 3  # what comes back then is ours, and works
+    with vtensor.enabled("8MiB"):
+        assert torch.ones(3).numpy().sum() == 3
+    assert torch.Tensor.numpy is original  # until the next session ends
 
 
 class DLTensor(ctypes.Structure):

@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given
+from torch.overrides import TorchFunctionMode
 
 import vtensor
 from vtensor.hooks.foreach import _cutting, cut
@@ -83,6 +84,21 @@ def test_every_kind_of_result_is_put_together_again() -> None:
         )
 
     check_identity(program, (0.3,))
+
+
+def test_who_looks_at_calls_sees_the_programs_only() -> None:
+    class Calls(TorchFunctionMode):
+        def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    names: list[str] = []
+    with vtensor.enabled(64 * PAGE, chunk=PAGE, min_size=1):
+        xs = [torch.ones(8 * PAGE // 4) for _ in range(16)]
+        with Calls():
+            torch._foreach_add_(xs, 1.0)
+    assert set(names) == {"_foreach_add_"} and len(names) > 1  # it was cut
+    assert all((x == 2).all() for x in xs)
 
 
 def test_names_are_put_back() -> None:

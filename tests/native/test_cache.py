@@ -22,6 +22,7 @@ from vtensor import native
 from vtensor.native import cache
 
 STRANGER = 12345
+WHOLE = b"\x7fELF".ljust(64, b"\0")  # the head of an ELF file without sections
 
 
 def mode(path: Path) -> int:
@@ -41,7 +42,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VTENSOR_CACHE", str(tmp_path / "cache"))
     path = native.library_path()
     cache.make_private(path.parent)
-    path.write_bytes(b"")
+    path.write_bytes(WHOLE)
     path.chmod(0o700)
     return path
 
@@ -60,6 +61,24 @@ def test_what_a_killed_build_left_is_removed(library: Path, monkeypatch: pytest.
     monkeypatch.setattr(native.library, "build", lambda target: target.write_bytes(b""))
     native.library._build_once(library)
     assert library.is_file() and not cut_off.exists()
+
+
+@pytest.mark.parametrize("left", [0, 63, 4096, 100_000])
+def test_what_was_cut_off_is_built_again(left: int, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To load it would end the process by SIGBUS, with no word."""
+    here = Path(str(native.load().__file__))
+    assert cache.is_whole(here)
+    library.write_bytes(here.read_bytes()[:left])
+    assert not cache.is_whole(library)
+    monkeypatch.setattr(native.library, "build", lambda target: target.write_bytes(WHOLE))
+    assert "cannot load" in refusal()
+    assert library.read_bytes() == WHOLE
+
+
+def test_a_compiler_whose_environment_sets_another_standard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """conda's do."""
+    monkeypatch.setenv("CXXFLAGS", "-std=c++17 -O1")
+    assert native.library.flags()[-3:] == ["-std=c++17", "-O1", "-std=c++20"]
 
 
 def test_who_waits_for_anothers_build_says_so(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:

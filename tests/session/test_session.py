@@ -148,7 +148,12 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vtensor.adopt(torch.nn.Linear(PAGE, 1)) == vtensor.memory_stats()["moved_out_bytes"] == 0
     assert vtensor.memory_summary() == "vtensor: off, as VTENSOR_DISABLE is set"
     vtensor.step()
+    vtensor.record()
     vtensor.reset_peak_memory_stats()
+    assert vtensor.residency(vtensor.salloc(1 << 20)).chunks == 0
+    with vtensor.tracks() as tracks:
+        pass
+    assert tracks.spans == []
     with pytest.raises(vtensor.NotEnabledError, match="does nothing while VTENSOR_DISABLE is set"):
         vtensor.report()
 
@@ -424,6 +429,7 @@ def test_a_plan_of_what_was_moved_meanwhile_is_not_taken(
         prediction=lgm.Prediction(1.0, peak_chunks=64, waits_seconds=0.0, out_chunks=0, in_chunks=0),
     )  # fmt: skip
     monkeypatch.setattr(planning.maker, "plans", lambda *_, **__: [made])
+    monkeypatch.setattr(planning.maker, "orders", lambda plan, _: plan)
     recording, device = SimpleNamespace(trace=None, followed=False), SimpleNamespace(budget_chunks=64)
     planner.maker._plan(recording, {}, device)
     assert taken == [made]

@@ -14,7 +14,7 @@ import vtensor
 from vtensor import native
 from vtensor.planning.current_planner import current
 from vtensor.session.reserve import Reserve
-from vtensor.settings import groups
+from vtensor.settings import available, groups
 from vtensor.settings.available import budget_of_its_own, free_memory, physical_memory, spill_directory
 from vtensor.settings.config import asked_again, chunk_for, make_config
 from vtensor.settings.groups import Group, memory_groups
@@ -36,6 +36,14 @@ def test_what_is_free() -> None:
     assert budget_of_its_own(4 * GIB) == 4 * GIB - GIB // 2
     assert budget_of_its_own(20 * GIB) == 18 * GIB
     assert budget_of_its_own(GIB // 2) == GIB // 4
+
+
+def test_where_the_kernel_tells_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services may see nothing of /proc but processes."""
+    monkeypatch.setattr(available, "_told", lambda _path: "")
+    assert 0 < available.free_memory("cpu") <= available.physical_memory()
+    assert available.most_chunks() > 1000
+    assert available.spill_directory() is None
 
 
 def test_chunks_of_a_small_gpu_are_small() -> None:

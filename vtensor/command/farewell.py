@@ -7,6 +7,7 @@ Leaves: running the script, and how the process ends (``launcher``), the figures
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,11 @@ class Wishes(NamedTuple):
 NOTHING = Wishes()
 
 
+def _read_by_torch() -> dict[str, str | None]:
+    """What torch looks at when it is imported, or first used."""
+    return {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
+
+
 def begin_with(wishes: Wishes) -> None:
     """What a session must do from its beginning, for what is said in the end."""
     if wishes.trace is not None or wishes.report is not None:
@@ -64,6 +70,7 @@ class Farewell:
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes, self._said = wishes, False
+        self._read = _read_by_torch()
 
     def session_ends(self) -> None:
         """By the script; of one that managed nothing, as a script begins its own instead, nothing is said."""
@@ -72,6 +79,12 @@ class Farewell:
 
     def program_ends(self, code: int) -> None:
         """With this exit code."""
+        if late := [name for name, value in _read_by_torch().items() if value != self._read[name]]:
+            say(
+                f"vtensor: the script set {', '.join(late)} when torch had read it: under 'vtensor run' torch is there "
+                "before the script. Set it before the command, for the same number of threads as without (which can "
+                "change the last bits), or the same GPU"
+            )
         if is_enabled():
             self._say(code)
         elif not self._said:

@@ -42,7 +42,7 @@ def run_script(path: str, arguments: list[str], wishes: Wishes = NOTHING) -> int
     """
     if path == "-":
         source = sys.stdin.buffer.read()
-        sys.path[0:0] = [""]
+        _first_on_path("")
         return _run(_new_main("<stdin>"), lambda: _compiled(source, "<stdin>"), [path, *arguments], wishes)
     if Path(path).is_dir() or zipfile.is_zipfile(path):
         return _run_folder(path, arguments, wishes)
@@ -53,8 +53,20 @@ def run_script(path: str, arguments: list[str], wishes: Wishes = NOTHING) -> int
         raise ConfigError(f"cannot read the script {path!r}: {error.strerror}") from None
     main = _new_main(whole)
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", whole)
-    sys.path[0:0] = [str(Path(path).resolve().parent)]
+    _first_on_path(str(Path(path).resolve().parent))
     return _run(main, lambda: _compiled(source, whole), [path, *arguments], wishes)
+
+
+def _first_on_path(entry: str, *, always: bool = False) -> None:
+    """In the place of the entry that python made for this command, which is none of the script's; where it was told to
+    make none (``-P``), there is none but for what must be there `always`.
+    """
+    if not sys.flags.safe_path:
+        command = sys.path.pop(0)
+        if (Path(command or ".") / __package__.partition(".")[0]).is_dir():  # from where this package is: a checkout
+            sys.path.append(command)
+    if always or not sys.flags.safe_path:
+        sys.path.insert(0, entry)
 
 
 def _compiled(source: bytes, path: str) -> CodeType:
@@ -69,7 +81,7 @@ def _run_folder(path: str, arguments: list[str], wishes: Wishes) -> int:
         raise ConfigError(f"there is no __main__.py in {path!r}")
     main = _new_main(spec.origin)
     main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, ""
-    sys.path[0:0] = [whole]
+    _first_on_path(whole, always=True)
     return _run(main, _code_of(spec.loader, "__main__"), [path, *arguments], wishes)
 
 
@@ -81,7 +93,7 @@ def run_module(name: str, arguments: list[str], wishes: Wishes = NOTHING) -> int
     ConfigError
         If there is no such module, or it has no Python source.
     """
-    sys.path[0:0] = [str(Path.cwd())]
+    _first_on_path(str(Path.cwd()))
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:

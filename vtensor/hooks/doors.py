@@ -10,6 +10,8 @@ taking the doors away again (``patches``).
 from __future__ import annotations
 
 import faulthandler
+import functools
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import torch
+from torch.overrides import handle_torch_function, has_torch_function
 
 from ..addresses import raw_address
 from .patches import named_as, replace
@@ -61,9 +64,13 @@ def _door(owner: Any, name: str, core: ModuleType) -> Callable[..., Any]:
     if name == "data_ptr":
         passed = _COMPARE_STORAGES if owner is torch.UntypedStorage else _COMPARE_TENSORS
 
+    overrides = owner is torch.Tensor
+
     def give_away(self: Any, *args: Any, **kwargs: Any) -> Any:
         if (address := raw_address(self)) and not (passed and _is_of(passed, _asks(sys._getframe(1)))):
             core.export_address(address)
+        if overrides and has_torch_function(given := (self, *args)):  # who looks for torch's function finds it
+            return handle_torch_function(original, given, *given, **kwargs)
         return original(self, *args, **kwargs)
 
     named_as(give_away, owner, name)
@@ -80,6 +87,18 @@ def _asks(frame: FrameType | None) -> str:
 
 def _is_of(packages: tuple[str, ...], module: str) -> bool:
     return f"{module}.".startswith(packages)
+
+
+def _below_ours(change: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
+    @functools.wraps(change)
+    def set_handler(signalnum: int, handler: Any) -> Any:
+        try:
+            return change(signalnum, handler)
+        finally:  # else whoever touches an absent vTensor would do so for ever
+            if signalnum == signal.SIGSEGV:
+                core.arm_fault_handler()
+
+    return set_handler
 
 
 def _keeping_ours_on_top(change: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
@@ -162,3 +181,4 @@ def open_doors(core: ModuleType, device: str) -> None:
         core.note_pythons_handler()
     for name in ("enable", "disable"):
         replace(faulthandler, name, _keeping_ours_on_top(getattr(faulthandler, name), core))
+    replace(signal, "signal", _below_ours(signal.signal, core))

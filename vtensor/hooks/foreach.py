@@ -45,6 +45,12 @@ def _bytes(value: Any) -> int:
     return value.numel() * value.element_size() if isinstance(value, torch.Tensor) and not value.is_sparse else 0
 
 
+def _part(value: Any, part: slice, length: int) -> Any:
+    """Of a list of so many, or of a tensor with one number for each."""
+    several = value.dim() == 1 if isinstance(value, torch.Tensor) else isinstance(value, (list, tuple))
+    return value[part] if several and len(value) == length else value
+
+
 def _joined(results: list[Any]) -> Any:
     first = results[0]
     if isinstance(first, (list, tuple)) and first and isinstance(first[0], (list, tuple)):
@@ -63,22 +69,17 @@ def _cutting(original: Callable[..., Any], core: ModuleType, limit: Callable[[],
         if not args or not isinstance(args[0], (list, tuple)) or len(args[0]) < 2 or core.fits():
             return original(*args, **kwargs)
         length = len(args[0])
-        lists = [a for a in (*args, *kwargs.values()) if isinstance(a, (list, tuple)) and len(a) == length]
-        sizes = [makes * _bytes(args[0][i]) + sum(_bytes(a[i]) for a in lists) for i in range(length)]
-        parts = cut(sizes, limit())
-        if len(parts) == 1:
-            return original(*args, **kwargs)
-
-        def pick(value: Any, part: slice) -> Any:
-            scalars = isinstance(value, torch.Tensor) and value.dim() == 1  # one for each
-            return value[part] if (scalars or isinstance(value, (list, tuple))) and len(value) == length else value
-
-        return _joined(
-            [
-                original(*(pick(a, part) for a in args), **{k: pick(v, part) for k, v in kwargs.items()})
+        with torch._C.DisableTorchFunction():  # these are no calls of the program
+            lists = [a for a in (*args, *kwargs.values()) if isinstance(a, (list, tuple)) and len(a) == length]
+            sizes = [makes * _bytes(args[0][i]) + sum(_bytes(a[i]) for a in lists) for i in range(length)]
+            parts = cut(sizes, limit())
+            calls = [
+                ([_part(a, part, length) for a in args], {k: _part(v, part, length) for k, v in kwargs.items()})
                 for part in parts
             ]
-        )
+        if len(parts) == 1:
+            return original(*args, **kwargs)
+        return _joined([original(*some, **named) for some, named in calls])
 
     return call
 

@@ -2,8 +2,9 @@
 
 Covers: one list of all of them, so that whatever part of a session came to be can be undone at any moment: what was
 there is noted before it is replaced, and forgotten only after it is back. An exception may come between any two lines
-(Ctrl-C raises one there): :func:`restore` called again goes on where it stopped.
-Leaves: what is put there (the others of this package); locking (``session`` calls
+(Ctrl-C raises one there): :func:`restore` called again goes on where it stopped. What somebody else has put over one
+of these meanwhile stays; should he take it away later, what comes back then is ours, and goes with the next session.
+Leaves: what is put there (the others of this package; it works without a session, too); locking (``session`` calls
 under its lock).
 """
 
@@ -14,12 +15,15 @@ from typing import Any
 __all__ = ["named_as", "replace", "restore"]
 
 _INHERITED: Any = object()  # stands for an attribute that the owner did not have itself
-_replaced: list[tuple[Any, str, Any]] = []
+_replaced: list[tuple[Any, str, Any, Any]] = []  # owner, name, what was there, what is
+_covered: list[tuple[Any, Any]] = []  # what of ours was under somebody else's when its session ended, and what under it
 
 
 def replace(owner: Any, name: str, value: Any) -> None:
     """Set an attribute of a class or a module until :func:`restore`."""
-    _replaced.append((owner, name, vars(owner).get(name, _INHERITED)))
+    found = vars(owner).get(name, _INHERITED)
+    original = next((under for ours, under in _covered if ours is found), found)
+    _replaced.append((owner, name, original, value))
     setattr(owner, name, value)
 
 
@@ -35,8 +39,11 @@ def named_as(function: Any, owner: Any, name: str) -> None:
 def restore() -> None:
     """Put everything back as it was, what was replaced last first."""
     while _replaced:
-        owner, name, original = _replaced[-1]
-        if original is not _INHERITED:
+        owner, name, original, ours = _replaced[-1]
+        found = vars(owner).get(name, _INHERITED)
+        if found is not ours and found is not original:
+            _covered.append((ours, original))
+        elif original is not _INHERITED:
             setattr(owner, name, original)
         elif name in vars(owner):
             delattr(owner, name)

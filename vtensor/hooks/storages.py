@@ -101,6 +101,8 @@ def _watch_safetensors(module: ModuleType, core: ModuleType) -> None:
 def _allocated_as_tensors(clone: Callable[..., Any]) -> Callable[..., Any]:
     def managed(self: Any) -> Any:
         interpreted = torch._C._functorch.peek_interpreter_stack() is not None  # what a transform makes has no storage
+        if type(self) is not torch.UntypedStorage:
+            return clone(self)
         if self.device.type != "cpu" or torch._C._len_torch_dispatch_stack() > 0 or interpreted:
             return clone(self)
         with torch._C.DisableTorchFunction():  # it is no call of the program

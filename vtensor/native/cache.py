@@ -1,7 +1,7 @@
 """Where builds of the native core are kept, and whether what lies there may be run.
 
 Covers: the folder, made for its user alone; refusing a library that somebody else could have put there, as ssh refuses
-keys: loading it would run their code.
+keys: loading it would run their code; one that was cut off, which would end the process without a word.
 Leaves: building and loading (``library``).
 
 Environment: ``VTENSOR_CACHE``, default ``~/.cache/vtensor``.
@@ -13,11 +13,12 @@ import grp
 import os
 import pwd
 import stat
+import struct
 from pathlib import Path
 
 from ..errors import BuildError
 
-__all__ = ["cache_dir", "check_ours", "make_private"]
+__all__ = ["cache_dir", "check_ours", "is_whole", "make_private"]
 
 _ELSEWHERE = "or set VTENSOR_CACHE to a directory of yours"
 
@@ -26,7 +27,7 @@ def cache_dir() -> Path:
     """Where builds are kept."""
     chosen = os.environ.get("VTENSOR_CACHE")
     if chosen:
-        return Path(chosen)
+        return Path(chosen).expanduser()
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vtensor"
     except RuntimeError as error:  # no home directory
@@ -38,6 +39,19 @@ def make_private(directory: Path) -> None:
     if not directory.is_dir():
         make_private(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def is_whole(library: Path) -> bool:
+    """Whether it is there up to its last section, whose table an ELF file has at its end."""
+    try:
+        with library.open("rb") as file:
+            head, size = file.read(64), os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        return False
+    if len(head) < 64 or head[:4] != b"\x7fELF":
+        return False
+    sections, entry, count = (*struct.unpack_from("<Q", head, 0x28), *struct.unpack_from("<HH", head, 0x3A))
+    return bool(size >= sections + entry * count)
 
 
 def check_ours(library: Path) -> None:

@@ -30,7 +30,7 @@ from lgm.progress import Bar
 
 from ..errors import BuildError
 from ..logs import say
-from .cache import cache_dir, check_ours, make_private
+from .cache import cache_dir, check_ours, is_whole, make_private
 from .cuda_headers import cuda_include, how_to_get_them
 
 __all__ = [
@@ -41,14 +41,17 @@ __all__ = [
     "is_seam",
     "library_path",
     "load",
+    "python_include",
     "sources_dir",
+    "torch_include",
     "unit_text",
     "units",
 ]
 
 _NAME = "_vtensor_native"
 _SCRATCH = "building-"  # folders beside the build
-_FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG"]  # no -Werror: compilers will warn of more
+_FLAGS = ["-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG"]  # no -Werror: compilers will warn of more
+_STANDARD = "-std=c++20"  # behind all others: conda's compilers set an older one
 _SEAMS = ("python", "torch")  # folders whose files include Python's or torch's headers
 _SECONDS = 60.0  # of one core for all of it (measured: g++ 12 on an Intel Xeon; each file by itself: 140)
 _LONGEST = 20.0  # seconds for the unit that takes longest
@@ -81,8 +84,8 @@ def compiler() -> str | None:
 
 
 def flags() -> list[str]:
-    """What the compiler is given: ours, then ``$CXXFLAGS``."""
-    return [*_FLAGS, *shlex.split(os.environ.get("CXXFLAGS", ""))]
+    """What the compiler is given: ours, then ``$CXXFLAGS``, and the standard that the sources are written in."""
+    return [*_FLAGS, *shlex.split(os.environ.get("CXXFLAGS", "")), _STANDARD]
 
 
 def is_cuda(source: Path) -> bool:
@@ -210,6 +213,8 @@ def build(target: Path) -> None:
         libraries = ["-ltorch_cpu", "-lc10", "-ldl", *(["-ltorch_cuda", "-lc10_cuda"] if cuda else [])]
         _run([cxx, "-shared", *objects, "-o", library, f"-L{torch_lib}", *libraries, f"-Wl,-rpath,{torch_lib}"])
         Path(library).chmod(0o700)
+        with Path(library).open("rb") as written:
+            os.fsync(written.fileno())  # else it may be there and cut off, after the power failed
         Path(library).replace(target)
     say(f"vtensor: compiled, kept in {target.parent}")
 
@@ -235,7 +240,7 @@ def _build_once(target: Path) -> None:
         except BlockingIOError:
             say("vtensor: waiting for another process, which compiles the native core ...")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.is_file():
+        if not is_whole(target):
             for cut_off in target.parent.glob(_SCRATCH + "*"):  # of a build that was killed
                 shutil.rmtree(cut_off, ignore_errors=True)
             build(target)
@@ -254,7 +259,7 @@ def load() -> ModuleType:
 
     target = library_path().resolve()
     try:
-        if not target.is_file():
+        if not is_whole(target):
             _build_once(target)
         check_ours(target)
     except OSError as error:
@@ -275,6 +280,8 @@ def load() -> ModuleType:
 
 def _remedy(error: str) -> str:
     """For a build that the dynamic linker refuses."""
+    if "failed to map segment" in error:
+        return "its file system may not run what lies there (noexec): set VTENSOR_CACHE to a directory of another one"
     if "GLIBCXX" not in error and "CXXABI" not in error:
         return "delete it to build again"
     return (

@@ -18,8 +18,9 @@ import torch
 import lgm
 from lgm.errors import LgmError
 
-from ..errors import NotRecordedError
+from ..errors import NotEnabledError, NotRecordedError
 from ..logs import log, say
+from ..settings.environment import is_set
 from .current_planner import current, newest_plan
 from .recordings import make_recording
 from .speeds import flop_per_second
@@ -30,12 +31,19 @@ __all__ = ["record", "recorded_trace", "save_trace", "size_of", "speed_here", "t
 def record() -> None:
     """Record iterations from the next boundary on, also where everything fits and nothing would be recorded.
 
+    Does nothing while ``VTENSOR_DISABLE=1`` keeps vtensor off.
+
     Raises
     ------
     NotEnabledError
         If vtensor is not enabled.
     """
-    planner = current()
+    try:
+        planner = current()
+    except NotEnabledError:
+        if is_set("VTENSOR_DISABLE"):
+            return
+        raise
     planner.record()
     planner.core.observe()
     if not planner.config.sees_all:

@@ -25,7 +25,7 @@ import torch
 
 from ..errors import VtensorError
 from ..planning.current_planner import listen
-from ..session.lifecycle import active_core
+from ..session.lifecycle import active_core, is_kept_off
 from ..settings.sizes import format_bytes
 
 __all__ = ["Tracks", "tracks"]
@@ -110,6 +110,8 @@ class Tracks:
 def tracks() -> Iterator[Tracks]:
     """Keep a log of copies and of what is made again, for a profile of the same steps.
 
+    While ``VTENSOR_DISABLE=1`` keeps vtensor off nothing is in it.
+
     Raises
     ------
     NotEnabledError
@@ -129,6 +131,11 @@ def tracks() -> Iterator[Tracks]:
     0
     >>> vtensor.disable()
     """
+    if is_kept_off():
+        nothing = Tracks()
+        nothing.mark()
+        yield nothing
+        return
     core = active_core()
     if not _alone.acquire(blocking=False):
         raise VtensorError("another 'with vtensor.tracks()' is open, and there is one log; leave that first")

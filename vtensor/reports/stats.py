@@ -10,6 +10,7 @@ import os
 from collections import defaultdict
 from typing import Any
 
+from ..errors import NotEnabledError
 from ..planning.current_planner import newest_plan, why_no_plan
 from ..session.lifecycle import active_config, active_core, is_enabled, is_kept_off
 from ..settings.sizes import format_bytes
@@ -67,7 +68,10 @@ def memory_stats() -> dict[str, Any]:
     if is_kept_off():
         return defaultdict(int)
     core = active_core()
-    shot = core.snapshot()
+    try:
+        shot = core.snapshot()
+    except core.InvalidUse:  # another thread ended the session a moment ago
+        raise NotEnabledError from None
     chunk = shot["chunk_bytes"]
     stats: dict[str, Any] = {}
     for name in _AMOUNTS:

@@ -49,7 +49,18 @@ from .adoption import say_what_is_older
 from .reserve import keep_free
 from .shelves import keep_shelves
 
-__all__ = ["Block", "active_config", "active_core", "ask", "end", "enter", "is_enabled", "leave", "resize"]
+__all__ = [
+    "Block",
+    "active_config",
+    "active_core",
+    "ask",
+    "end",
+    "enter",
+    "is_enabled",
+    "is_kept_off",
+    "leave",
+    "resize",
+]
 
 _lock = threading.RLock()
 _begun: Config | None = None  # the session that is there in whole or in part, as it is to be

@@ -28,6 +28,7 @@ __all__ = [
 
 _RESERVE = 512 << 20  # at least: what is not managed, and what others take meanwhile
 _IN_RAM = ("tmpfs", "ramfs")  # file systems whose files take RAM
+_USUAL_MAPPINGS = 65530  # Linux' own default
 
 
 def physical_memory() -> int:
@@ -43,7 +44,7 @@ def free_memory(device: str, ordinal: int | None = None) -> int:
 
         return int(torch.cuda.mem_get_info(ordinal)[0])
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in _told("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) << 10
     return min([free, *(group.left for group in memory_groups())])
@@ -51,7 +52,15 @@ def free_memory(device: str, ordinal: int | None = None) -> int:
 
 def most_mappings() -> int:
     """How many mappings Linux allows a process (``vm.max_map_count``)."""
-    return int(Path("/proc/sys/vm/max_map_count").read_text())
+    return int(_told("/proc/sys/vm/max_map_count") or _USUAL_MAPPINGS)
+
+
+def _told(path: str) -> str:
+    """By the kernel; nothing where a service is not shown all of ``/proc`` (systemd's ``ProcSubset=pid``)."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
 
 
 def most_chunks() -> int:
@@ -86,9 +95,9 @@ def budget_of_its_own(free: int) -> int:
 
 def spill_directory() -> str | None:
     """A directory for temporary files that is on a disk; None if all that are usual take RAM."""
-    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    mounts = [line.split()[1:3] for line in _told("/proc/mounts").splitlines()]
     mounts = [[re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), at), kind] for at, kind in mounts]  # of a space
-    for candidate in (tempfile.gettempdir(), "/var/tmp", str(Path.cwd())):
+    for candidate in (tempfile.gettempdir(), "/var/tmp", "."):
         path = os.path.realpath(candidate)
         above = [(len(at), kind) for at, kind in mounts if (path + "/").startswith(at.rstrip("/") + "/")]
         above.sort(key=lambda mount: mount[0])  # of two at one place the later one covers the other
