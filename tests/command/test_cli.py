@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import py_compile
 import re
 import subprocess
 import sys
@@ -58,6 +59,16 @@ def test_a_budget_behind_the_script_is_told_from_ours(script: Path) -> None:
         assert "arguments after the script are the script's own; vtensor's --budget comes before it" in done.stderr
 
 
+def test_a_module_in_a_zip_file(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
+        archive.writestr("within.py", "import sys; print(sys.argv[1:], __name__)")
+    done = subprocess.run(
+        [sys.executable, "-m", "vtensor", "run", "--budget", "16MiB", "-m", "within", "a"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "app.zip")}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "['a'] __main__\n", done.stderr
+
+
 def test_a_module(script: Path) -> None:
     for arguments in (["a"], ["-q", "--budget", "x", "-m", "a"]):
         done = run("run", "--budget", "16MiB", "-m", "train", *arguments, cwd=script.parent)
@@ -87,20 +98,27 @@ def test_exit_codes(script: Path, body: str, code: int, text: str) -> None:
     assert "launcher.py" not in done.stderr
 
 
-SAYS = "import sys; print(sys.argv, globals().get('__file__'), sys.path[0], __name__, repr(__package__))"
+SAYS = (
+    "import os, sys; print(sys.argv, globals().get('__file__'), sys.path[0], __name__, repr(__package__), "
+    "os.getcwd() in sys.path)"
+)
 
 
-@pytest.mark.parametrize("how", ["relative", "directory", "zip", "stdin"])
+@pytest.mark.parametrize("how", ["relative", "elsewhere", "compiled", "safe", "directory", "zip", "stdin"])
 def test_what_a_program_sees_of_itself_is_what_python_shows(tmp_path: Path, how: str) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__main__.py").write_text(SAYS)
     (tmp_path / "train.py").write_text(SAYS)
+    py_compile.compile(str(tmp_path / "train.py"), str(tmp_path / "train.pyc"))
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text(SAYS)
     with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
         archive.writestr("__main__.py", SAYS)
-    what = {"relative": "train.py", "directory": "app", "zip": "app.zip", "stdin": "-"}[how]
+    named = {"elsewhere": "src/train.py", "compiled": "train.pyc", "directory": "app", "zip": "app.zip", "stdin": "-"}
+    what, flags = named.get(how, "train.py"), ["-P"] if how == "safe" else []
     expected, got = (
         subprocess.run(
-            [sys.executable, *before, what, "--x", "1"],
+            [sys.executable, *flags, *before, what, "--x", "1"],
             input=SAYS, capture_output=True, text=True, timeout=180, cwd=tmp_path, check=True,
         ).stdout
         for before in ([], ["-m", "vtensor", "run", "--budget", "16MiB"])
@@ -156,6 +174,7 @@ def test_workers_send_back_objects_of_its_classes(script: Path) -> None:
         (["run", "--budget", "1GiB", "/nowhere/train.py"], "cannot read the script"),
         (["fit", str(TRACE)], "if it is a recorded trace, 'lgm fit"),
         (["run", "--budget", "1GiB", "-m", "no.such.module"], "no module named"),
+        (["run", "--budget", "1GiB", "-m", ".relative"], "whole name of a module"),
         (["run", "--budget", "1GiB", "--device", "cuda", __file__], "no GPU"),
         (["run", "--save-trace", "/nowhere/t.npz", __file__], "there is no directory /nowhere"),
         (["run", "--save-trace", "/tmp", __file__], "--save-trace=/tmp is a directory; name a file"),

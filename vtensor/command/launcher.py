@@ -11,6 +11,7 @@ import builtins
 import contextlib
 import importlib.machinery
 import importlib.util
+import marshal
 import os
 import sys
 import threading
@@ -26,6 +27,8 @@ from ..logs import say
 from ..planning.current_planner import of_each_session
 from ..session.lifecycle import is_enabled
 from .farewell import NOTHING, Farewell, Wishes, begin_with
+
+_HEAD_OF_PYC = 16  # bytes
 
 __all__ = ["interrupt_was_shown", "run_module", "run_script"]
 
@@ -70,7 +73,10 @@ def _first_on_path(entry: str, *, always: bool = False) -> None:
 
 
 def _compiled(source: bytes, path: str) -> CodeType:
-    """By its own ``from __future__`` imports, and not by those of this file."""
+    """By its own ``from __future__`` imports, and not by those of this file. Of a ``.pyc`` it has been already."""
+    if source.startswith(importlib.util.MAGIC_NUMBER):
+        code: CodeType = marshal.loads(source[_HEAD_OF_PYC:])
+        return code
     return compile(source, path, "exec", dont_inherit=True)
 
 
@@ -93,6 +99,8 @@ def run_module(name: str, arguments: list[str], wishes: Wishes = NOTHING) -> int
     ConfigError
         If there is no such module, or it has no Python source.
     """
+    if name.startswith("."):
+        raise ConfigError(f"-m takes the whole name of a module, and {name!r} is relative")
     _first_on_path(str(Path.cwd()))
     try:
         spec = importlib.util.find_spec(name)
@@ -103,7 +111,8 @@ def run_module(name: str, arguments: list[str], wishes: Wishes = NOTHING) -> int
             raise ConfigError(f"{name!r} cannot be run, as its package imports a missing module: {error}") from error
         spec = None
     loader = spec.loader if spec is not None else None
-    if spec is None or spec.origin is None or not isinstance(loader, importlib.machinery.SourceFileLoader):
+    in_c = isinstance(loader, importlib.machinery.ExtensionFileLoader)
+    if spec is None or spec.origin is None or not spec.has_location or not hasattr(loader, "get_code") or in_c:
         raise ConfigError(f"no module named {name!r} that can be run")
     main = _new_main(spec.origin)
     main.__spec__ = spec
