@@ -8,7 +8,8 @@ Leaves: what can be made again and when (``recompute``), the trace that results 
 
 What is dropped is the cheapest cover of what is too much (``choice``), by what can be made again alone. But making
 something again needs room, for its results and for what it reads: where the trace that results is above the budget,
-more must be away, and the cover is chosen again.
+more must be away, and the cover is chosen again. Tensors are of many chunks, and some more may be no other cover: each
+round that is none the better asks for twice as much more.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _search(
             best, lowest, worse = (again, remaking), int(held.max()), 0
         if lowest <= device.budget_chunks:
             break
-        more += np.maximum(held - device.budget_chunks, 0)
+        more += np.maximum(held - device.budget_chunks, 0) << max(worse - 1, 0)
         wanted = _cheapest(trace, found, life.live - device.budget_chunks + more)
     return best, lowest
 
