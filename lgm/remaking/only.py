@@ -39,8 +39,13 @@ _PATIENCE = 5  # rounds that find no lower peak
 _WORK = 4e6  # for improving each cover
 _EFFORT = 100_000  # operations to look at, more or less
 # What is made by the way and needed within such a part of the iteration is kept from then on; what takes less than such
-# a part is otherwise made twice. Which serves best depends on the model.
-_HABITS = ((0.1, 0.002), (0.03, 0.0), (0.03, 0.02), (0.3, 0.0), (0.1, 0.02), (0.01, 0.02))
+# a part is otherwise made twice. Which serves best depends on the model; the later ones seldom where little is dear.
+_HABITS = (
+    *((0.1, 0.002), (0.03, 0.0), (0.03, 0.02), (0.3, 0.0), (0.1, 0.02), (0.01, 0.02)),
+    *((0.06, 0.02), (0.06, 0.006), (0.3, 0.02), (0.01, 0.05)),
+)
+_USUAL = 6  # of them
+_DEAR = 1.1  # times computing: the others are tried, too
 
 
 def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:
@@ -60,7 +65,9 @@ def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: P
     lowest, tries = life.peak, 0
     for goal in goals:
         first = _cheapest(trace, found, life.live - goal)
-        for soon, twice in habits:
+        for k, (soon, twice) in enumerate(habits):
+            if k >= _USUAL and best is not None and best[0].seconds <= trace.seconds * _DEAR:
+                break
             say("made again", tries / (len(goals) * len(habits)))
             tries += 1
             again, peak = _search(trace, life, calls, found, first, replace(device, budget_chunks=goal), soon, twice)
