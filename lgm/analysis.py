@@ -21,11 +21,12 @@ from .remaking.only import analyze_only
 from .switches import Switches
 from .timing.settling import GAIN
 
-__all__ = ["Recompute", "analyze"]
+__all__ = ["DEAR", "Recompute", "analyze"]
 
 Recompute = Literal["auto", "never", "only", "segments"]
 
-_DEAR = 1.2  # times computing: where a plan without copies takes longer another kind may be faster
+DEAR = 1.2
+"""Times computing: where a plan without copies takes longer another kind may be faster."""
 
 
 def analyze(
@@ -35,6 +36,7 @@ def analyze(
     progress: Progress | None = None,
     *,
     recompute: Recompute = "never",
+    hasty: bool = False,
 ) -> Plan:
     """Make a plan.
 
@@ -53,6 +55,9 @@ def analyze(
         slower than copying alone. ``"never"``: all that leaves is copied. ``"only"``: nothing is copied.
         ``"segments"``: parts of the forward pass taken as a chain are run again, in the least time that the budget
         allows (``rotor``), before anything is copied.
+    hasty
+        In a tenth of the time, to be followed until a better one is there: a plan with copies makes no room before a
+        rush, one without is of the first kind that fits.
 
     Returns
     -------
@@ -74,14 +79,17 @@ def analyze(
     if recompute == "segments":
         return analyze_segments(trace, device, switches, say)
     if recompute == "only":
-        plan = _without_copies(trace, device, switches, say)
+        plan = _without_copies(trace, device, switches, say, hasty=hasty)
     else:
-        plan = _with_copies(trace, device, switches, say, mixes=recompute == "auto" and len(trace.call_first) > 0)
+        mixes = recompute == "auto" and len(trace.call_first) > 0
+        plan = _with_copies(trace, device, switches, say, mixes=mixes, hasty=hasty)
     say("done", 1.0)
     return plan
 
 
-def _with_copies(trace: Trace, device: Device, switches: Switches | None, say: Progress, *, mixes: bool) -> Plan:
+def _with_copies(
+    trace: Trace, device: Device, switches: Switches | None, say: Progress, *, mixes: bool, hasty: bool
+) -> Plan:
     """The fastest of those that only copy and those that also make again."""
     part = 1 / (2 + most_tries(trace)) if mixes else 0.5
     found = [planner.analyze(trace, device, switches, lambda what, share: say(what, share * part))]
@@ -90,21 +98,21 @@ def _with_copies(trace: Trace, device: Device, switches: Switches | None, say: P
             rest = 1 - part
             mixed = Search(trace, device, switches, lambda what, share: say(what, part + rest * share), found[0]).run()
             found += [mixed] if mixed is not found[0] else []
-        found = [relieve(plan) for plan in found]
+        found = found if hasty else [relieve(plan) for plan in found]
     return min(found, key=lambda plan: plan.prediction.step_seconds)
 
 
-def _without_copies(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:
+def _without_copies(trace: Trace, device: Device, switches: Switches | None, say: Progress, *, hasty: bool) -> Plan:
     """What is dropped tensor by tensor is mostly faster. But that way each is kept from when it is made again, while
     segments may be run several times: so they reach lower, and are faster near the least that the other way needs.
     """
     failed: list[InfeasibleError] = []
     found: list[Plan] = []
     try:
-        found.append(analyze_only(trace, device, switches, lambda what, share: say(what, share / 2)))
+        found.append(analyze_only(trace, device, switches, lambda what, share: say(what, share / 2), hasty=hasty))
     except InfeasibleError as error:
         failed.append(error)
-    if not found or found[0].trace.seconds > trace.seconds * _DEAR:
+    if not found or (not hasty and found[0].trace.seconds > trace.seconds * DEAR):
         try:
             found.append(
                 analyze_segments_alone(trace, device, switches, lambda what, share: say(what, 0.5 + share / 2))

@@ -69,8 +69,8 @@ def _answer(question: Any) -> Answer:
     try:
         if isinstance(asked[0], Plan):
             return orders(*asked)
-        trace, device, recompute = asked
-        return analyze(trace, device, recompute=recompute)
+        trace, device, recompute, hasty = asked
+        return analyze(trace, device, recompute=recompute, hasty=hasty)
     except InfeasibleError as error:
         return error.operation, error.needed, error.budget, str(error)
     except Exception as error:  # whoever asks goes on without a plan

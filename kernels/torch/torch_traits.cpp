@@ -26,6 +26,11 @@ constexpr std::array<std::string_view, 18> kUnspecified = {
     "aten::empty_permuted", "aten::empty_quantized", "aten::zeros",         "aten::zeros_like", "aten::new_zeros",
     "aten::ones",           "aten::ones_like",       "aten::new_ones",      "aten::full",       "aten::full_like",
     "aten::new_full",       "aten::_empty_affine_quantized", "aten::_empty_per_channel_affine_quantized"};
+// They ask their argument for its sizes, and read nothing of it.
+constexpr std::array<std::string_view, 12> kOnlySizes = {
+    "aten::empty_like", "aten::zeros_like",  "aten::ones_like",    "aten::full_like", "aten::rand_like", "aten::randn_like",
+    "aten::new_empty",  "aten::new_zeros",   "aten::new_ones",     "aten::new_full",  "aten::randint_like",
+    "aten::new_empty_strided"};
 // They give their argument other memory, or another length of it.
 constexpr std::array<std::string_view, 6> kReshapes = {"aten::resize_",   "aten::resize_as_",      "aten::set_",
                                                        "aten::set_data",  "aten::_resize_output_", "aten::resize"};
@@ -151,7 +156,8 @@ Traits of_operator(const at::RecordFunction& function, const c10::FunctionSchema
   traits.transparent = composite && kernels != Kernels::foreign;
   bool view = !composite && traits.written == 0 && !schema.returns().empty();
   for (const auto& returned : schema.returns()) view = view && returned.alias_info() != nullptr;
-  traits.skip_arguments = traits.transparent || view;
+  const bool only_sizes = kernels == Kernels::torchs && is_one_of(schema.name(), kOnlySizes);
+  traits.skip_arguments = traits.transparent || view || only_sizes;
   traits.keeps_arguments = schema.name().starts_with("c10d::");
   // Where a write cannot be noticed by itself, only operators whose schemas are known to tell all are taken at their word. That
   // of batch_norm hides one thing.

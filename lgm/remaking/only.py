@@ -48,7 +48,9 @@ _USUAL = 6  # of them
 _DEAR = 1.1  # times computing: the others are tried, too
 
 
-def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:
+def analyze_only(
+    trace: Trace, device: Device, switches: Switches | None, say: Progress, *, hasty: bool = False
+) -> Plan:
     """Make a plan without copies. Arguments and errors are those of :func:`lgm.analyze`."""
     life = analyze_lifetimes(trace)
     if life.peak <= device.budget_chunks:
@@ -66,7 +68,7 @@ def analyze_only(trace: Trace, device: Device, switches: Switches | None, say: P
     for goal in goals:
         first = _cheapest(trace, found, life.live - goal)
         for k, (soon, twice) in enumerate(habits):
-            if k >= _USUAL and best is not None and best[0].seconds <= trace.seconds * _DEAR:
+            if k >= _USUAL and best is not None and (hasty or best[0].seconds <= trace.seconds * _DEAR):
                 break
             say("made again", tries / (len(goals) * len(habits)))
             tries += 1

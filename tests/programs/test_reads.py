@@ -198,6 +198,33 @@ def test_reads_never_take_part_in_a_budget_of_one_chunk(everything: Callable[...
     assert tensors[0].tolist() == tensors[2].tolist() == [2.0] * ELEMENTS
 
 
+ASKED = {
+    "empty_like": torch.empty_like,
+    "zeros_like": torch.zeros_like,
+    "ones_like": torch.ones_like,
+    "full_like": lambda x: torch.full_like(x, 3.0),
+    "rand_like": torch.rand_like,
+    "randn_like": torch.randn_like,
+    "randint_like": lambda x: torch.randint_like(x, 9),
+    "new_empty": lambda x: x.new_empty(x.shape),
+    "new_zeros": lambda x: x.new_zeros(x.shape),
+    "new_ones": lambda x: x.new_ones(x.shape),
+    "new_full": lambda x: x.new_full(x.shape, 3.0),
+    "new_empty_strided": lambda x: x.new_empty_strided(x.shape, x.stride()),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_who_is_asked_for_its_sizes_stays_away(name: str, everything: Callable[..., None]) -> None:
+    everything(20 * PAGE)
+    absent, *others = make_many()
+    before = vtensor.residency(absent).absent
+    made = ASKED[name](absent)
+    assert before > 0 and vtensor.residency(absent).absent >= before
+    assert made.shape == absent.shape and made.dtype == absent.dtype
+    assert (absent == 0).all() and all((x == i).all() for i, x in enumerate(others, start=1))
+
+
 def test_faults_are_counted_and_clean_memory_is_protected(everything: Callable[..., None]) -> None:
     everything(20 * PAGE)
     tensors = make_many()

@@ -184,6 +184,23 @@ def test_step_is_believed_instead() -> None:
     assert counted["planned"] >= 12
 
 
+def test_step_before_a_loop_is_believed_from_its_first_round_on() -> None:
+    """Else the time steps of a decoder would be taken for iterations, in the first forward of all."""
+
+    def program() -> list[torch.Tensor]:
+        net, made = Net(), []
+        vtensor.step()
+        before.append(native.load().plan_counters()["iterations"])
+        for _ in range(3):
+            made += infer(net, 12)
+            vtensor.step()
+        return made
+
+    before: list[int] = []
+    _, counted = run(program)
+    assert counted["iterations"] == before[-1] + 3
+
+
 def in_a_thread(work: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
     """What the core finds is told between two lines of the main thread's, which has some meanwhile."""
     made: list[torch.Tensor] = []

@@ -82,13 +82,13 @@ class _Helper:
         self._abandoned = False
 
     def analyze(
-        self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, urgent: bool = True, turns: bool = True
+        self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, hasty: bool, urgent: bool, turns: bool
     ) -> lgm.Plan:
         """`turns`: it is worth the time of busy cores; else Busy is raised where no other is left."""
         with self._asking:
-            answer = self._ask((trace, device, recompute), urgent, turns) if self.works else None
+            answer = self._ask((trace, device, recompute, hasty), urgent, turns) if self.works else None
         if answer is None:
-            return self.here(trace, device, recompute)
+            return self.here(trace, device, recompute, hasty)
         self._check()
         if isinstance(answer, tuple):
             raise lgm.InfeasibleError(*answer)
@@ -118,10 +118,10 @@ class _Helper:
         finally:
             self._asking.release()
 
-    def here(self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> lgm.Plan:
+    def here(self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, hasty: bool) -> lgm.Plan:
         """By the thread that asks."""
         self._check()
-        return lgm.analyze(trace, device, recompute=recompute)
+        return lgm.analyze(trace, device, recompute=recompute, hasty=hasty)
 
     def _ask(self, question: tuple[Any, ...], urgent: bool = True, turns: bool = True) -> Any:
         """None if there is no helper, and will be none."""
@@ -231,13 +231,19 @@ _of_parents: list[_Helper] = []  # kept, so that nobody waits for processes that
 
 
 def analyze(
-    trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, urgent: bool = True, turns: bool = True
+    trace: lgm.Trace,
+    device: lgm.Device,
+    recompute: lgm.Recompute,
+    *,
+    hasty: bool = False,
+    urgent: bool = True,
+    turns: bool = True,
 ) -> lgm.Plan:
     """What :func:`lgm.analyze` returns and raises; :class:`Abandoned` if no plan is wanted.
 
     `urgent`: there is none yet. `turns`: it is worth the time of busy cores, where none is idle.
     """
-    return _helper.analyze(trace, device, recompute, urgent, turns)
+    return _helper.analyze(trace, device, recompute, hasty=hasty, urgent=urgent, turns=turns)
 
 
 def orders(plan: lgm.Plan, seated: int | None) -> Orders:
@@ -245,9 +251,9 @@ def orders(plan: lgm.Plan, seated: int | None) -> Orders:
     return _helper.orders(plan, seated)
 
 
-def analyze_here(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute) -> lgm.Plan:
+def analyze_here(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, hasty: bool = False) -> lgm.Plan:
     """The same, by this thread."""
-    return _helper.here(trace, device, recompute)
+    return _helper.here(trace, device, recompute, hasty)
 
 
 def is_beside() -> bool:

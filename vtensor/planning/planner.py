@@ -77,7 +77,7 @@ class Planner:
         self._listen_to_rounds()
 
     def _listen_to_rounds(self) -> None:
-        if self.maker.makes or self.wanted:
+        if (self.maker.makes or self.wanted) and not self._marked:
             self.core.hear_of_rounds(self._round_ended, self.wanted)
 
     def _program_ends(self) -> None:
@@ -124,7 +124,9 @@ class Planner:
         return self._marked or self._marker.hears or bool(self.core.plan_counters()["iterations"])
 
     def step(self) -> None:
-        self._marked = True
+        if not self._marked:
+            self._marked = True
+            self.core.hear_of_rounds(None)  # nor are those believed
         self.boundary()
 
     def boundary(self) -> None:

@@ -8,13 +8,15 @@ Leaves: who makes them (``helper``), when (``planner``), how (:mod:`lgm`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from torch.autograd import profiler
 
 import lgm
+from lgm.analysis import DEAR
 from lgm.iteration import analyze_lifetimes
 from lgm.planning.oversize import beyond, within
 from lgm.remaking.mix import is_enough, only_computes
@@ -29,7 +31,11 @@ _EASIER = 1.03  # of the least that is needed: with so little more much less is 
 _LONGEST = 2.0  # times computing: about what the core has patience for (kernels/engine/patience.h)
 _NEARER = 1 / 3  # to the peak, where a plan takes longer
 
-_Make = Callable[[lgm.Trace, lgm.Device, lgm.Recompute], lgm.Plan]
+
+class _Make(Protocol):
+    def __call__(
+        self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, /, *, hasty: bool = False
+    ) -> lgm.Plan: ...
 
 
 def plans(
@@ -42,17 +48,18 @@ def plans(
     beside: int = 0,
     patient: bool = False,
 ) -> Iterator[lgm.Plan]:
-    """Plans to follow until the next one is there: one that only copies is made in a tenth of the time of one that does
-    both, which comes if it is faster. Where there is no helper, or no haste as there is a plan already, there is one.
+    """Plans to follow until the next one is there: one that only copies, in haste, is made in a tenth of the time of
+    the best, which comes if it is faster. Where there is no helper, or no haste as there is a plan already, there is
+    one.
 
-    None is looked for that does both where no core is idle and nothing waits for copies: the search would take a tenth
+    The best is not looked for where no core is idle and nothing waits for copies: the search would take a tenth
     of each step for a minute, and gains about nothing there.
 
     The `first` of all of few operations is made by the thread that asks: a helper would be begun for a moment's work.
     Those after it take longer, and steps would take two to four times as long meanwhile.
 
-    What one operation needs above the budget is planned as used in place. Where nothing is copied there is one plan,
-    for more than the budget if need be: for `beside` chunks more, as many as were used in place at most, or, if that is
+    What one operation needs above the budget is planned as used in place. Where nothing is copied a plan is for more
+    than the budget if need be: for `beside` chunks more, as many as were used in place at most, or, if that is
     not enough, for hardly more than the fewest; and, but for the `patient`, for as many as a step needs that takes no
     longer than the core would let it.
 
@@ -66,20 +73,26 @@ def plans(
     few = first and trace.operations <= FEW and not profiler._is_profiler_enabled  # which may look into all threads
     make: _Make = analyze_here if few or not is_beside() else partial(analyze, urgent=in_haste)
     if recompute == "only":
-        yield _without_copies(make, trace, device, beside, patient)
+        hasty = few and is_beside()
+        yield (plan := _without_copies(partial(make, hasty=hasty), trace, device, beside, patient))
+        if hasty and plan.trace.seconds > DEAR * trace.seconds:
+            best = _without_copies(partial(analyze, urgent=False), trace, device, beside, patient)
+            smaller = best.device.budget_chunks < plan.device.budget_chunks
+            if smaller or best.trace.seconds < plan.trace.seconds * (1 - _WORTH):
+                yield best
         return
     whole = trace
     trace = within(whole, device.budget_chunks)
     twice = is_beside() and in_haste
     try:
-        copying = make(trace, device, "never" if twice else recompute)
+        copying = make(trace, device, "never" if twice else recompute, hasty=twice)
     except lgm.InfeasibleError as error:
         raise error if trace is whole else beyond(error, whole) from None
     yield copying
-    if not twice or recompute != "auto" or is_enough(copying.prediction.step_seconds, trace.seconds):
+    if not twice or is_enough(copying.prediction.step_seconds, trace.seconds):
         return
     waits = not only_computes(copying)
-    if few and not waits:
+    if not waits and (few or recompute == "never"):
         return
     try:
         plan = analyze(trace, device, recompute, urgent=False, turns=waits)
