@@ -125,6 +125,7 @@ void look_at_arguments(const Beginning& begins) {
   thread.seen.clear();
   thread.changed.clear();
   thread.records = !traits.named && recorded(thread);
+  if (traits.only_sizes) return;
   const std::uint64_t written = begins.streams != nullptr ? traits.may_write : traits.written;
   std::size_t index = 0;
   for (const c10::IValue& input : begins.function.inputs()) {

@@ -156,8 +156,8 @@ Traits of_operator(const at::RecordFunction& function, const c10::FunctionSchema
   traits.transparent = composite && kernels != Kernels::foreign;
   bool view = !composite && traits.written == 0 && !schema.returns().empty();
   for (const auto& returned : schema.returns()) view = view && returned.alias_info() != nullptr;
-  const bool only_sizes = kernels == Kernels::torchs && is_one_of(schema.name(), kOnlySizes);
-  traits.skip_arguments = traits.transparent || view || only_sizes;
+  traits.skip_arguments = traits.transparent || view;
+  traits.only_sizes = kernels == Kernels::torchs && is_one_of(schema.name(), kOnlySizes);
   traits.keeps_arguments = schema.name().starts_with("c10d::");
   // Where a write cannot be noticed by itself, only operators whose schemas are known to tell all are taken at their word. That
   // of batch_norm hides one thing.

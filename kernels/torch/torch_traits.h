@@ -27,8 +27,10 @@ struct Traits {
   // The operator's name and overload, told apart by address: both strings live inside its one schema.
   const char* name = nullptr;
   const char* overload = nullptr;
-  // Its arguments are not read by it (a view, empty_like), or only by the operators it is made of.
+  // Its arguments are not read by it (a view), or only by the operators it is made of.
   bool skip_arguments = false;
+  // It asks its arguments for their sizes only: they need not be there.
+  bool only_sizes = false;
   // It is made of other operators wholly: it holds no memory between them, so it pins nothing for its length.
   // (One whole LSTM would otherwise keep all its steps in memory.)
   bool transparent = false;

@@ -282,6 +282,21 @@ def test_a_trace_of_a_planned_iteration_knows_what_could_be_made_again(tmp_path:
     assert trace.call_again.any()
 
 
+def test_what_is_made_to_be_filled_is_never_made_again() -> None:
+    """That may happen unseen; and these ask what they are given for its sizes only, which need not be there."""
+    core = native.load()
+    with vtensor.enabled("64MiB", chunk=PAGE, min_size=PAGE, recompute="only"):
+        core.observe()
+        core.see("all")
+        x = torch.randn(1 << 14)
+        filled = [
+            torch.zeros_like(x), torch.ones_like(x), torch.full_like(x, 3.0), torch.rand_like(x),
+            x.new_zeros(x.shape), x.new_ones(x.shape), x.new_full(x.shape, 3.0), torch.relu(x),
+        ]  # fmt: skip
+        core.parts.drop_all()
+        assert [vtensor.residency(t).dropped > 0 for t in filled] == [False] * 7 + [True]
+
+
 def test_what_lives_on_for_what_was_dropped_is_not_the_programs(tmp_path: Path) -> None:
     """A plan would count with it for good, and look for it in later iterations."""
     core = native.load()
