@@ -152,11 +152,13 @@ std::size_t Inspector::pinned_chunks() const {
 
 std::string Inspector::out_of_memory(const Status& why, Bytes bytes, const char* operation) const {
   const Bytes pinned = ground_.bytes_of(pinned_chunks());
+  const Bytes needed = pinned + ground_.bytes_of(ground_.chunks_for(bytes));
   const HostStore& store = slots_.store();
   std::string text = "vtensor: cannot allocate " + format_bytes(bytes);
   if (operation != nullptr) text += std::string(" for ") + operation;
   const bool copies = ground_.copies();
-  text += ": " + why_no_chunk(why, copies) + ".\n  budget " + format_bytes(ground_.bytes_of(pool_.capacity())) + ", in use " +
+  const bool alone = why.code == Code::nothing_leaves && ground_.chunks_for(bytes) > pool_.capacity();
+  text += ": " + (alone ? "it alone is larger than the budget" : why_no_chunk(why, copies)) + ".\n  budget " + format_bytes(ground_.bytes_of(pool_.capacity())) + ", in use " +
           format_bytes(ground_.bytes_of(chunks_.used())) + ", held by what runs (operations, files being written) " +
           format_bytes(pinned) +
           "; live tensors " + format_bytes(ground_.counters.tensor_bytes.current) + "; host store (" + store.name() + ") " +
@@ -169,12 +171,12 @@ std::string Inspector::out_of_memory(const Status& why, Bytes bytes, const char*
                   : "What would help: a larger host store (host=, or spill_dir= on a disk with room), or a smaller batch.";
       break;
     case Code::nothing_leaves:
-      if (!copies && pinned + bytes <= ground_.bytes_of(pool_.capacity())) {
+      if (!copies && needed <= ground_.bytes_of(pool_.capacity())) {
         text += "What would help: a larger budget, recompute='auto', or a smaller batch.";
         break;
       }
       text += "One operation needs more than the budget at once. What would help: a budget of at least " +
-              format_bytes(pinned + bytes) + ", oversize=\"borrow\" (slower, but it runs), or a smaller batch.";
+              format_bytes(needed) + ", oversize=\"borrow\" (slower, but it runs), or a smaller batch.";
       break;
     default:
       text += "What would help: trying again with a smaller batch or a larger budget, and the cause named above.";

@@ -97,7 +97,7 @@ def summary(plan: Plan) -> str:
 
 def _on_demand(plan: Plan) -> str:
     try:
-        return f"{format_seconds(run_on_demand(plan.trace, plan.device).step_seconds)} (LRU, on demand)"
+        return f"{format_seconds(run_on_demand(plan.recorded, plan.device).step_seconds)} (LRU, on demand)"
     except LgmError as error:  # it brings whole tensors, which may not fit where what is used of them does
         return f"- ({error})"
 

@@ -234,6 +234,16 @@ def test_oversize_raise_says_what_would_help(everything: Callable[..., None]) ->
     assert (a.mul(2) == 2).all()
 
 
+def test_the_budget_that_is_named_would_do(everything: Callable[..., None]) -> None:
+    everything(16 * PAGE, oversize="raise")
+    with pytest.raises(torch.OutOfMemoryError, match="it alone is larger than the budget") as caught:
+        torch.empty(20 * PAGE + 1, dtype=torch.uint8)
+    said = re.search(r"a budget of at least ([\d.]+ KiB)", str(caught.value))
+    assert said is not None
+    vtensor.enable(said[1])
+    assert torch.empty(20 * PAGE + 1, dtype=torch.uint8).nbytes == 20 * PAGE + 1
+
+
 def test_a_model_trains_below_its_largest_operation() -> None:
     def program() -> Any:
         net = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64))

@@ -30,7 +30,8 @@ Train PyTorch models that do not fit, at a budget in bytes that holds, bit-ident
   vtensor run --budget 2GiB --spill-dir /scratch train.py
                                                     what does not fit waits on disk instead of in RAM
   vtensor fit train.py                              what a step would take in less memory
-  vtensor fit --gpu rtx3060-laptop train.py         the same on a device that is not here
+  vtensor fit --device cpu --gpu rtx3060-laptop train.py
+                                                    the same on a device that is not here
   vtensor demo                                      see it work, measured against plain PyTorch
   vtensor doctor                                    what is here, what is missing
   vtensor build --to /opt/vtensor                   compile the native core ahead of time, for an image or a cluster

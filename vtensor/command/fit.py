@@ -182,8 +182,10 @@ class Measuring:
     def _say_how(self) -> None:
         assert self._trace is not None and self._kind is not None
         times = self._times[self._kind]
-        seconds = f"{format_seconds(min(times))} to {format_seconds(max(times))}"
-        _say(f"{self._iterations} iterations were recorded; {len(times)} like the one below, which took {seconds}")
+        least, most = format_seconds(min(times)), format_seconds(max(times))
+        seconds = least if least == most else f"{least} to {most}"
+        were = "iteration was" if self._iterations == 1 else "iterations were"
+        _say(f"{self._iterations} {were} recorded; {len(times)} like the one below, which took {seconds}")
         if len(times) < _ALIKE:
             _say("too few to know whether their times agree, so take those below as a hint: let the script run longer")
         elif not self._agrees(self._kind) or _differ(times) or _differ(self._pressed):

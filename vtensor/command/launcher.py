@@ -146,7 +146,8 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
     process, managed = os.getpid(), is_enabled()  # VTENSOR_DISABLE may have kept it off
     farewell = Farewell(wishes)
     forget_wishes = of_each_session(partial(begin_with, wishes), farewell.session_ends) if managed else None
-    ending = _Ending()
+    exit_code = 1
+    atexit.register(_let_go_of_what_was_said)  # before the script's own, so after them
     try:
         try:
             compiled = code()
@@ -154,11 +155,11 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
             sys.excepthook(type(error), error.with_traceback(None), None)
             return 1
         exec(compiled, main.__dict__)
-        ending.code = 0
+        exit_code = 0
         return 0
     except SystemExit as stop:
-        ending.code = _exit_code(stop)
-        return ending.code
+        exit_code = _exit_code(stop)
+        return exit_code
     except BaseException as error:
         _show(error)
         if isinstance(error, KeyboardInterrupt):
@@ -169,7 +170,7 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
         if forget_wishes is not None and os.getpid() == process:
             _wait_for_threads()
             forget_wishes()
-            farewell.program_ends(ending.code)
+            farewell.program_ends(exit_code)
 
 
 def _wait_for_threads() -> None:
@@ -178,14 +179,6 @@ def _wait_for_threads() -> None:
     if wait is not None:
         with contextlib.suppress(KeyboardInterrupt):  # python waits no longer either
             wait()
-
-
-class _Ending:
-    """How the process ends."""
-
-    def __init__(self) -> None:
-        self.code = 1
-        atexit.register(_let_go_of_what_was_said)  # before the script's own, so after them
 
 
 def _show(error: BaseException) -> None:
