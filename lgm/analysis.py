@@ -57,7 +57,7 @@ def analyze(
         allows (``rotor``), before anything is copied.
     hasty
         In a tenth of the time, to be followed until a better one is there: a plan with copies makes no room before a
-        rush, one without is of the first kind that fits.
+        rush, one without is of the first kind only, and may need more. Segments are not made in haste.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def _without_copies(trace: Trace, device: Device, switches: Switches | None, say
         found.append(analyze_only(trace, device, switches, lambda what, share: say(what, share / 2), hasty=hasty))
     except InfeasibleError as error:
         failed.append(error)
-    if not found or (not hasty and found[0].trace.seconds > trace.seconds * DEAR):
+    if not hasty and (not found or found[0].trace.seconds > trace.seconds * DEAR):
         try:
             found.append(
                 analyze_segments_alone(trace, device, switches, lambda what, share: say(what, 0.5 + share / 2))

@@ -158,7 +158,8 @@ std::string Inspector::out_of_memory(const Status& why, Bytes bytes, const char*
   if (operation != nullptr) text += std::string(" for ") + operation;
   const bool copies = ground_.copies();
   const bool alone = why.code == Code::nothing_leaves && ground_.chunks_for(bytes) > pool_.capacity();
-  text += ": " + (alone ? "it alone is larger than the budget" : why_no_chunk(why, copies)) + ".\n  budget " + format_bytes(ground_.bytes_of(pool_.capacity())) + ", in use " +
+  text += ": " + (alone ? "it alone is larger than the budget" : why_no_chunk(why, copies)) + ".\n  budget " +
+          format_bytes(ground_.bytes_of(pool_.capacity())) + ", in use " +
           format_bytes(ground_.bytes_of(chunks_.used())) + ", held by what runs (operations, files being written) " +
           format_bytes(pinned) +
           "; live tensors " + format_bytes(ground_.counters.tensor_bytes.current) + "; host store (" + store.name() + ") " +

@@ -221,21 +221,22 @@ class _Tried:
     """Peak of all."""
     fastest: tuple[Trace, Remaking] | None = None
     _last: list[Making] = field(default_factory=list)
+    _last_fits: bool = False
 
     def fits(self, wanted: list[Candidate], *, soon: float) -> bool:
-        """Whether the iteration does in which these are dropped."""
+        """Whether the iteration stays within the budget if these are dropped."""
         makings = _makings(self.trace, self.calls, wanted, soon)
-        if not makings or makings == self._last:
+        if not makings:
             return False
-        self._last = makings
+        if makings == self._last:
+            return self._last_fits
         again, remaking = rewrite(self.trace, self.calls, makings)
         peak = analyze_lifetimes(again).peak
         self.lowest = min(self.lowest, peak)
-        if peak > self.budget_chunks:
-            return False
-        if self.fastest is None or again.seconds < self.fastest[0].seconds:
+        self._last, self._last_fits = makings, peak <= self.budget_chunks
+        if self._last_fits and (self.fastest is None or again.seconds < self.fastest[0].seconds):
             self.fastest = again, remaking
-        return True
+        return self._last_fits
 
 
 def _schedules(

@@ -68,7 +68,7 @@ def analyze_only(
     for goal in goals:
         first = _cheapest(trace, found, life.live - goal)
         for k, (soon, twice) in enumerate(habits):
-            if k >= _USUAL and best is not None and (hasty or best[0].seconds <= trace.seconds * _DEAR):
+            if k >= _USUAL and (hasty or (best is not None and best[0].seconds <= trace.seconds * _DEAR)):
                 break
             say("made again", tries / (len(goals) * len(habits)))
             tries += 1

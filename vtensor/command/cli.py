@@ -215,8 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except VtensorError as error:
         say(f"vtensor: {error}")
         return 2
-    except KeyboardInterrupt:
-        if commands.interrupt_was_shown():
+    except KeyboardInterrupt as interrupt:
+        if commands.was_shown(interrupt):
             raise
         say("vtensor: interrupted")
         return 130  # as a shell says it

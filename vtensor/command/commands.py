@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..logs import say
 from ..settings.options import Options
 
-__all__ = ["build", "demo", "doctor", "fit", "interrupt_was_shown", "run", "script_of"]
+__all__ = ["build", "demo", "doctor", "fit", "run", "script_of", "was_shown"]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -125,11 +125,11 @@ def _launch(options: argparse.Namespace, **wishes: Any) -> int:
     return launcher.run_script(script[0], script[1:], farewell.Wishes(**wishes))
 
 
-def interrupt_was_shown() -> bool:
-    """Whether Ctrl-C ended the script, which was said then."""
+def was_shown(interrupt: KeyboardInterrupt) -> bool:
+    """Whether it ended the script, which was said then."""
     from . import launcher
 
-    return launcher.interrupt_was_shown()
+    return launcher.was_shown(interrupt)
 
 
 def demo(options: argparse.Namespace) -> int:

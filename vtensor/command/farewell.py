@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from ..logs import say
 from ..planning.current_planner import keep_journal
 from ..planning.traces import record, save_trace, size_of, write_if_possible
@@ -40,9 +42,14 @@ class Wishes(NamedTuple):
 NOTHING = Wishes()
 
 
+def _uses_gpu() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
 def _read_by_torch() -> dict[str, str | None]:
-    """What torch looks at when it is imported, or first used."""
-    return {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
+    """What torch looks at when it is imported, or, if there is a GPU, begins to use that."""
+    names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", *(["CUDA_VISIBLE_DEVICES"] if _uses_gpu() else [])]
+    return {name: os.environ.get(name) for name in names}
 
 
 def begin_with(wishes: Wishes) -> None:
@@ -79,7 +86,7 @@ class Farewell:
 
     def program_ends(self, code: int) -> None:
         """With this exit code."""
-        if late := [name for name, value in _read_by_torch().items() if value != self._read[name]]:
+        if late := [name for name, value in self._read.items() if value != os.environ.get(name)]:
             say(
                 f"vtensor: the script set {', '.join(late)} when torch had read it: under 'vtensor run' torch is there "
                 "before the script. Set it before the command, for the same number of threads as without (which can "

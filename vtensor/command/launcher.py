@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from ..errors import ConfigError
@@ -28,9 +28,10 @@ from ..planning.current_planner import of_each_session
 from ..session.lifecycle import is_enabled
 from .farewell import NOTHING, Farewell, Wishes, begin_with
 
-_HEAD_OF_PYC = 16  # bytes
+__all__ = ["run_module", "run_script", "was_shown"]
 
-__all__ = ["interrupt_was_shown", "run_module", "run_script"]
+_HEAD_OF_PYC = 16  # bytes
+_SHOWN = "_vtensor_has_shown_it"
 
 
 def run_script(path: str, arguments: list[str], wishes: Wishes = NOTHING) -> int:
@@ -64,7 +65,8 @@ def _first_on_path(entry: str, *, always: bool = False) -> None:
     """In the place of the entry that python made for this command, which is none of the script's; where it was told to
     make none (``-P``), there is none but for what must be there `always`.
     """
-    if not sys.flags.safe_path:
+    made = ("", os.path.realpath(os.curdir), os.path.dirname(os.path.realpath(sys.argv[0])))  # noqa: PTH120
+    if not sys.flags.safe_path and sys.path and sys.path[0] in made:
         command = sys.path.pop(0)
         if (Path(command or ".") / __package__.partition(".")[0]).is_dir():  # from where this package is: a checkout
             sys.path.append(command)
@@ -74,7 +76,9 @@ def _first_on_path(entry: str, *, always: bool = False) -> None:
 
 def _compiled(source: bytes, path: str) -> CodeType:
     """By its own ``from __future__`` imports, and not by those of this file. Of a ``.pyc`` it has been already."""
-    if source.startswith(importlib.util.MAGIC_NUMBER):
+    if path.endswith(".pyc"):
+        if not source.startswith(importlib.util.MAGIC_NUMBER):
+            raise RuntimeError("Bad magic number in .pyc file")
         code: CodeType = marshal.loads(source[_HEAD_OF_PYC:])
         return code
     return compile(source, path, "exec", dont_inherit=True)
@@ -152,7 +156,7 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
         try:
             compiled = code()
         except SyntaxError as error:
-            sys.excepthook(type(error), error.with_traceback(None), None)
+            _show(error.with_traceback(None))
             return 1
         exec(compiled, main.__dict__)
         exit_code = 0
@@ -163,8 +167,8 @@ def _run(main: ModuleType, code: Callable[[], CodeType], argv: list[str], wishes
     except BaseException as error:
         _show(error)
         if isinstance(error, KeyboardInterrupt):
-            sys.excepthook = _was_shown
-            raise KeyboardInterrupt from None
+            _let_python_end(again := KeyboardInterrupt())
+            raise again from None
         return 1
     finally:
         if forget_wishes is not None and os.getpid() == process:
@@ -186,9 +190,13 @@ def _show(error: BaseException) -> None:
     shown = error.__traceback__.tb_next if error.__traceback__ is not None else None
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error.with_traceback(shown), shown
     setattr(sys, "last_exc", error)  # noqa: B010 -- from Python 3.12 on
+    if not hasattr(sys, "excepthook"):
+        say("sys.excepthook is missing")
+    hook = getattr(sys, "excepthook", sys.__excepthook__)
     try:
-        sys.excepthook(type(error), error, shown)
+        hook(type(error), error, shown)
     except Exception as wrong:
+        wrong.__context__ = None
         wrong.__traceback__ = wrong.__traceback__.tb_next if wrong.__traceback__ is not None else None
         say("Error in sys.excepthook:")
         sys.__excepthook__(type(wrong), wrong, wrong.__traceback__)
@@ -196,15 +204,23 @@ def _show(error: BaseException) -> None:
         sys.__excepthook__(type(error), error, shown)
 
 
-def _was_shown(*_: Any) -> None:
-    """In the place of ``sys.excepthook`` while Ctrl-C goes on, by which python ends the process when all else is done:
-    by the signal, so that a shell's loop ends with it.
+def _let_python_end(interrupt: KeyboardInterrupt) -> None:
+    """By the signal, when all else is done, so that a shell's loop ends with it: as it does where an interrupt leaves
+    the program. This one was shown.
     """
+    hook = getattr(sys, "excepthook", sys.__excepthook__)
+
+    def show_others(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if error is not interrupt:
+            hook(kind, error, trace)
+
+    setattr(interrupt, _SHOWN, True)
+    sys.excepthook = show_others
 
 
-def interrupt_was_shown() -> bool:
-    """Whether the script was interrupted, and nothing more is to be said of it."""
-    return sys.excepthook is _was_shown
+def was_shown(interrupt: KeyboardInterrupt) -> bool:
+    """Whether it ended the script, which was said then."""
+    return hasattr(interrupt, _SHOWN)
 
 
 def _let_go_of_what_was_said() -> None:

@@ -19,7 +19,6 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import torch
-from torch.overrides import handle_torch_function, has_torch_function
 
 from ..addresses import raw_address
 from .patches import named_as, replace
@@ -64,13 +63,9 @@ def _door(owner: Any, name: str, core: ModuleType) -> Callable[..., Any]:
     if name == "data_ptr":
         passed = _COMPARE_STORAGES if owner is torch.UntypedStorage else _COMPARE_TENSORS
 
-    overrides = owner is torch.Tensor
-
     def give_away(self: Any, *args: Any, **kwargs: Any) -> Any:
         if (address := raw_address(self)) and not (passed and _is_of(passed, _asks(sys._getframe(1)))):
             core.export_address(address)
-        if overrides and has_torch_function(given := (self, *args)):  # who looks for torch's function finds it
-            return handle_torch_function(original, given, *given, **kwargs)
         return original(self, *args, **kwargs)
 
     named_as(give_away, owner, name)
@@ -89,23 +84,12 @@ def _is_of(packages: tuple[str, ...], module: str) -> bool:
     return f"{module}.".startswith(packages)
 
 
-def _below_ours(change: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
-    @functools.wraps(change)
-    def set_handler(signalnum: int, handler: Any) -> Any:
-        try:
-            return change(signalnum, handler)
-        finally:  # else whoever touches an absent vTensor would do so for ever
-            if signalnum == signal.SIGSEGV:
-                core.arm_fault_handler()
-
-    return set_handler
-
-
 def _keeping_ours_on_top(change: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
+    @functools.wraps(change)
     def change_and_arm(*args: Any, **kwargs: Any) -> Any:
         try:
             return change(*args, **kwargs)
-        finally:  # else it would print a crash each time an absent vTensor is touched, or nobody would bring it
+        finally:  # else it would print a crash each time an absent vTensor is touched, or that would be tried for ever
             if change.__name__ == "enable":
                 core.note_pythons_handler()
             core.arm_fault_handler()
@@ -181,4 +165,4 @@ def open_doors(core: ModuleType, device: str) -> None:
         core.note_pythons_handler()
     for name in ("enable", "disable"):
         replace(faulthandler, name, _keeping_ours_on_top(getattr(faulthandler, name), core))
-    replace(signal, "signal", _below_ours(signal.signal, core))
+    replace(signal, "signal", _keeping_ours_on_top(signal.signal, core))

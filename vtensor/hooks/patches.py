@@ -16,13 +16,15 @@ __all__ = ["named_as", "replace", "restore"]
 
 _INHERITED: Any = object()  # stands for an attribute that the owner did not have itself
 _replaced: list[tuple[Any, str, Any, Any]] = []  # owner, name, what was there, what is
-_covered: list[tuple[Any, Any]] = []  # what of ours was under somebody else's when its session ended, and what under it
+# What of ours was under somebody else's when its session ended, and what was under it: the newest, by owner and name.
+_covered: dict[tuple[int, str], tuple[Any, Any]] = {}
 
 
 def replace(owner: Any, name: str, value: Any) -> None:
     """Set an attribute of a class or a module until :func:`restore`."""
     found = vars(owner).get(name, _INHERITED)
-    original = next((under for ours, under in _covered if ours is found), found)
+    ours, under = _covered.get((id(owner), name), (None, None))
+    original = under if ours is found else found
     _replaced.append((owner, name, original, value))
     setattr(owner, name, value)
 
@@ -42,7 +44,7 @@ def restore() -> None:
         owner, name, original, ours = _replaced[-1]
         found = vars(owner).get(name, _INHERITED)
         if found is not ours and found is not original:
-            _covered.append((ours, original))
+            _covered[id(owner), name] = ours, original
         elif original is not _INHERITED:
             setattr(owner, name, original)
         elif name in vars(owner):

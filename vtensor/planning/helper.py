@@ -102,7 +102,7 @@ class _Helper:
         answer = None
         if seated is not None and self.works and plan.trace.operations > FEW:
             with self._asking:
-                answer = self._ask((plan, seated))
+                answer = self._ask((plan, seated), urgent=not self._gives_way)
         self._check()
         return answer if isinstance(answer, Orders) else placing.orders(plan, seated)
 

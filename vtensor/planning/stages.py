@@ -1,7 +1,7 @@
 """Which plans are made of an iteration, one after the other.
 
-Covers: a plan that only copies before one that does both; a plan for more than the budget, where nothing is copied and
-too little can be made again.
+Covers: a plan in haste, which only copies (or, without copies, is of the first kind that fits), before the best; a plan
+for more than the budget, where nothing is copied and too little can be made again.
 Leaves: who makes them (``helper``), when (``planner``), how (:mod:`lgm`).
 """
 
@@ -48,9 +48,9 @@ def plans(
     beside: int = 0,
     patient: bool = False,
 ) -> Iterator[lgm.Plan]:
-    """Plans to follow until the next one is there: one that only copies, in haste, is made in a tenth of the time of
-    the best, which comes if it is faster. Where there is no helper, or no haste as there is a plan already, there is
-    one.
+    """Plans to follow until the next one is there: one in haste, which only copies, is made in a tenth of the time of
+    the best. That comes if it is faster (or, without copies, for a smaller budget). Where there is no helper, or no
+    haste as there is a plan already, there is one.
 
     The best is not looked for where no core is idle and nothing waits for copies: the search would take a tenth
     of each step for a minute, and gains about nothing there.
@@ -75,8 +75,12 @@ def plans(
     if recompute == "only":
         hasty = few and is_beside()
         yield (plan := _without_copies(partial(make, hasty=hasty), trace, device, beside, patient))
-        if hasty and plan.trace.seconds > DEAR * trace.seconds:
-            best = _without_copies(partial(analyze, urgent=False), trace, device, beside, patient)
+        larger = plan.device.budget_chunks > device.budget_chunks
+        if hasty and (larger or plan.trace.seconds > DEAR * trace.seconds):
+            try:
+                best = _without_copies(partial(analyze, urgent=False), trace, device, beside, patient)
+            except lgm.InfeasibleError:
+                return
             smaller = best.device.budget_chunks < plan.device.budget_chunks
             if smaller or best.trace.seconds < plan.trace.seconds * (1 - _WORTH):
                 yield best
