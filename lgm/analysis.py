@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from .checkpoints.segments import analyze_segments, analyze_segments_alone
+from .checkpoints.segments import analyze_segments
 from .errors import InfeasibleError, LgmError
 from .planning import planner
 from .planning.relief import relieve
@@ -115,7 +115,7 @@ def _without_copies(trace: Trace, device: Device, switches: Switches | None, say
     if not hasty and (not found or found[0].trace.seconds > trace.seconds * DEAR):
         try:
             found.append(
-                analyze_segments_alone(trace, device, switches, lambda what, share: say(what, 0.5 + share / 2))
+                analyze_segments(trace, device, switches, lambda what, share: say(what, 0.5 + share / 2), alone=True)
             )
         except InfeasibleError as error:
             failed.append(error)

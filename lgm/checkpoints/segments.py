@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..errors import InfeasibleError, LgmError
+from ..errors import LgmError
 from ..iteration.calls import Calls
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
 from ..iteration.needs import check_feasible
@@ -40,7 +40,6 @@ __all__ = [
     "Checkpoints",
     "Ways",
     "analyze_segments",
-    "analyze_segments_alone",
     "best_checkpoints",
     "checkpoints_at",
     "every_root",
@@ -146,68 +145,57 @@ def root_of(chain: Chain) -> int:
     return max(round(math.sqrt(len(chain.rows))), 1)
 
 
-def analyze_segments(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:
+def analyze_segments(
+    trace: Trace, device: Device, switches: Switches | None, say: Progress, *, alone: bool = False
+) -> Plan:
     """Make a plan by which parts of the chain are run again in the least time that the budget allows (``rotor``).
 
     Where the budget is below what making again alone can reach, all between the best checkpoints is made again, and
     what is too much even so is copied. Arguments are those of :func:`lgm.analyze`.
 
+    Parameters
+    ----------
+    alone
+        Nothing is copied.
+
     Raises
     ------
     InfeasibleError
-        If one operation, or what one segment makes again, needs more than the budget.
+        If one operation, or what one segment makes again, needs more than the budget; if `alone`, where no schedule of
+        segments stays within it.
     LgmError
         As :func:`find_chain` and :func:`checkpoints_at`.
-    """
-    try:
-        return analyze_segments_alone(trace, device, switches, say)
-    except InfeasibleError:
-        chain = find_chain(trace)
-        calls, found = candidates(trace, analyze_lifetimes(trace))
-        _, layers = least_peak(chain.leaves, chain.across)
-        again = _without(trace, calls, _between(trace, chain, found, set(layers)))
-        return replace(planner.analyze(again[0], device, switches, say), remaking=again[1])
-
-
-def analyze_segments_alone(trace: Trace, device: Device, switches: Switches | None, say: Progress) -> Plan:
-    """The same without any copies.
-
-    Raises
-    ------
-    InfeasibleError
-        If no schedule of segments stays within the budget.
-    LgmError
-        As :func:`find_chain`.
     """
     life = analyze_lifetimes(trace)
     if life.peak <= device.budget_chunks:
         return planner.analyze(trace, device, switches, say)
-    check_feasible(trace, device, life)
+    if alone:
+        check_feasible(trace, device, life)
     chain = find_chain(trace)
     calls, found = candidates(trace, life)
-    again, remaking = _fastest(trace, device, life, chain, calls, found, say)
+    best = _between(trace, chain, found, set(least_peak(chain.leaves, chain.across)[1]))
+    tried = _Tried(trace, calls, device.budget_chunks, life.peak)
+    _try_schedules(tried, best, _schedules(trace, device, life, chain, found), say)
+    if tried.fastest is None and alone:
+        raise needs(trace, life, tried.lowest, device)
+    again, remaking = tried.fastest or _without(trace, calls, best)
     return replace(planner.analyze(again, device, switches, say), remaking=remaking)
 
 
-def _fastest(
-    trace: Trace, device: Device, life: Lifetimes, chain: Chain, calls: Calls, found: list[Candidate], say: Progress
-) -> tuple[Trace, Remaking]:
-    """The trace of the fastest schedule whose peak is within the budget.
+def _try_schedules(
+    tried: _Tried, checkpoints: list[Candidate], schedules: Iterator[tuple[float, list[Candidate]]], say: Progress
+) -> None:
+    """Until one stays within the budget.
 
     The chain is a model of the iteration, and more memory for it is not always more for the iteration: schedules for
-    less and less are tried until one stays within the budget, and the checkpoints of the least peak beside them. Of
-    what a run makes for a later one either all is kept from then on, which takes less time, or nothing, which takes
-    less memory.
+    less and less are tried, and the checkpoints of the least peak beside them. Of what a run makes for a later one
+    either all is kept from then on, which takes less time, or nothing, which takes less memory.
     """
-    tried = _Tried(trace, calls, device.budget_chunks, life.peak)
-    tried.fits(_between(trace, chain, found, set(least_peak(chain.leaves, chain.across)[1])), soon=1.0)
-    for done, wanted in _schedules(trace, device, life, chain, found):
+    tried.fits(checkpoints, soon=1.0)
+    for done, wanted in schedules:
         say("made again", done)
         if tried.fits(wanted, soon=1.0) or tried.fits(wanted, soon=0.0):
             break
-    if tried.fastest is None:
-        raise needs(trace, life, tried.lowest, device)
-    return tried.fastest
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ _HABITS = (
     *((0.06, 0.02), (0.06, 0.006), (0.3, 0.02), (0.01, 0.05)),
 )
 _USUAL = 6  # of them
-_DEAR = 1.1  # times computing: the others are tried, too
+_ENOUGH = 1.1  # times computing: where it takes longer the others are tried, too
 
 
 def analyze_only(
@@ -68,7 +68,7 @@ def analyze_only(
     for goal in goals:
         first = _cheapest(trace, found, life.live - goal)
         for k, (soon, twice) in enumerate(habits):
-            if k >= _USUAL and (hasty or (best is not None and best[0].seconds <= trace.seconds * _DEAR)):
+            if k >= _USUAL and (hasty or (best is not None and best[0].seconds <= trace.seconds * _ENOUGH)):
                 break
             say("made again", tries / (len(goals) * len(habits)))
             tries += 1
