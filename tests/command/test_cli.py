@@ -236,6 +236,22 @@ def test_which_process_a_summary_is_of(script: Path, monkeypatch: pytest.MonkeyP
     assert "vtensor (process 1 of 2): plan by chunk" in run("run", "--budget", "16MiB", str(script)).stderr
 
 
+def test_each_of_several_processes_writes_files_of_its_own(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.write_text(
+        "import torch, vtensor\n"
+        "for _ in range(4):\n"
+        "    torch.full((1 << 20,), 1.0).sum()\n"
+        "    vtensor.step()\n"
+    )
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = run("run", "--budget", "16MiB", "--save-trace", str(tmp_path / "t.npz"), str(script))
+    assert f"wrote {tmp_path / 't.rank1.npz'}" in done.stderr
+    assert (tmp_path / "t.rank1.npz").is_file() and not (tmp_path / "t.npz").exists()
+
+
 def test_a_script_may_close_where_it_and_we_print(script: Path, tmp_path: Path) -> None:
     script.write_text(
         "import os, sys, torch\n"

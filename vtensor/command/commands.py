@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..logs import say
+from ..settings.environment import rank_of_several
 from ..settings.options import Options
 
 __all__ = ["build", "demo", "doctor", "fit", "run", "script_of", "was_shown"]
@@ -98,7 +99,16 @@ def _check_can_write(options: argparse.Namespace, option: str) -> None:
         tempfile.TemporaryFile(dir=folder).close()  # rights do not tell of everything
     except OSError as error:
         raise ConfigError(f"{said}: no file can be written in {folder}: {error.strerror}") from None
-    setattr(options, option, os.path.abspath(path))  # noqa: PTH100 -- where the script goes does not matter then
+    absolute = os.path.abspath(path)  # noqa: PTH100 -- where the script goes does not matter then
+    setattr(options, option, _of_this_process(absolute))
+
+
+def _of_this_process(path: str) -> str:
+    """Each of several processes writes a file of its own: run.html becomes run.rank1.html."""
+    if (several := rank_of_several()) is None:
+        return path
+    stem, suffix = os.path.splitext(path)  # noqa: PTH122 -- a path is text here, as above
+    return f"{stem}.rank{several[0]}{suffix}"
 
 
 def _check_script(options: argparse.Namespace) -> None:

@@ -6,13 +6,13 @@ Leaves: counting (``kernels/memory/counters.h``).
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from typing import Any
 
 from ..errors import NotEnabledError
 from ..planning.current_planner import newest_plan, why_no_plan
 from ..session.lifecycle import active_config, active_core, is_enabled, is_kept_off
+from ..settings.environment import rank_of_several
 from ..settings.sizes import format_bytes
 
 __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
@@ -182,9 +182,8 @@ def _without_copies() -> bool:
 
 
 def _rank() -> str:
-    """Which of several processes this is, where ``torchrun`` or the like says so."""
-    rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
-    return f" (process {rank} of {size})" if rank and size not in ("", "1") else ""
+    several = rank_of_several()
+    return "" if several is None else " (process {} of {})".format(*several)
 
 
 def _oversize(s: dict[str, Any], borrowed: str) -> tuple[str, str, str]:
