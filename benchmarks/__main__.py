@@ -37,7 +37,7 @@ CASES = {
     "B3": ("plans beside plain torch and LRU, no limit on the link", plans.unlimited),
     "B4": ("the paper's experiment at the link of an edge GPU", lambda: plans.edge(link_here())),
     "B4s": ("the same in the simulator, six models and three budgets", plans.simulated),
-    "R5": ("plans that copy and make again beside plans that only copy, B4's link", lambda: remaking.edge(link_here())),
+    "R5": ("plans that copy and recompute beside plans that only copy, B4's link", lambda: remaking.edge(link_here())),
     "R7": ("larger batches in the memory of a smaller one", lambda: batches.larger(link_here())),
     "R8": ("less real memory with nothing copied, beside torch.utils.checkpoint", batches.only),
     "R9": ("plans of the best checkpoints on unmodified models", remaking.checkpoints),

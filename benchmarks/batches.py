@@ -55,7 +55,7 @@ def larger(link: float) -> None:
                     "foreseen": round(plan.prediction.step_seconds / times / small.seconds, 3),
                     "modelled RTX 3060": round(foreseen.step_seconds / times / there.seconds, 3),
                     "copied (MiB/step)": round(stats["moved_out_bytes"] / STEPS / MIB),
-                    "made again (MiB/step)": round(stats["made_bytes"] / STEPS / MIB),
+                    "recomputed (MiB/step)": round(stats["made_bytes"] / STEPS / MIB),
                     "planned": f"{stats['planned_iterations']} of {stats['iterations']}",
                 })  # fmt: skip
                 print(rows[-1], flush=True)

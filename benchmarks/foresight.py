@@ -30,7 +30,7 @@ class Foresight:
 
     step: float
     bound: float
-    """The longest of computing, with what is made again, and of the copies of each lane."""
+    """The longest of computing, with what is recomputed, and of the copies of each lane."""
     recorded: Trace
     device: Device
 
@@ -51,7 +51,7 @@ def of_last_step() -> Foresight | None:
 def of_times(plan: Plan, op_ns: Ints) -> Foresight:
     """`op_ns`: nanoseconds of each operation as recorded while the plan was followed, without waiting.
 
-    What copies took from computing is in them: it is taken out, as the simulator adds it. What is made again takes
+    What copies took from computing is in them: it is taken out, as the simulator adds it. What is recomputed takes
     longer or shorter as all does.
     """
     device = plan.device

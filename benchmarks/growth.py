@@ -85,8 +85,8 @@ def measure(operations: int) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({
         "operations": trace.operations, "tensors": trace.tensors, "uses": len(trace.use_op),
-        "only copied (s)": round(copied, 2), "also made again (s)": round(seconds, 2),
-        "made again": 0 if plan.remaking is None else len(plan.remaking.make_op),
+        "only copied (s)": round(copied, 2), "also recomputed (s)": round(seconds, 2),
+        "recomputed": 0 if plan.remaking is None else len(plan.remaking.make_op),
         "us / (n log2 n)": round(seconds * 1e6 / (trace.operations * np.log2(trace.operations)), 2),
         "process peak (MiB)": peak >> 10, "of this before (MiB)": before >> 10, "reservation": plan.reservation,
     }))  # fmt: skip

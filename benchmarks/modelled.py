@@ -139,7 +139,7 @@ def compare(name: str, trace: lgm.Trace, peak: int, speed: float, numbers: str) 
             "copied / plain": round(copied.seconds / plain, 3), "both / plain": round(mixed.seconds / plain, 3),
             "predicted / plain": round(mixed.predicted / plain, 3),
             "no plan beats / plain": round(bound / plain, 3), "mapped (chunks/step)": mixed.remaps,
-            "made again (GiB/step)": round(mixed.made_again / 2**30, 1), "planned": mixed.planned,
+            "recomputed (GiB/step)": round(mixed.made_again / 2**30, 1), "planned": mixed.planned,
         }  # fmt: skip
         print(row, flush=True)
         yield row

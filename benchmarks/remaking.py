@@ -59,12 +59,12 @@ def edge(link: float, names: tuple[str, ...] = tuple(WORKLOADS)) -> None:
                 "both / copied": round(ratio(sides, "both", "copied", warm=WARM), 3),
                 "both / room": round(room_ratio, 3), "measured / foreseen": round(room_ratio / foreseen["both"], 3),
                 "copied (MiB/step)": round(stats["moved_out_bytes"] / STEPS / MIB),
-                "made again (MiB/step)": round(stats["made_bytes"] / STEPS / MIB),
+                "recomputed (MiB/step)": round(stats["made_bytes"] / STEPS / MIB),
                 "planned": f"{stats['planned_iterations']} of {stats['iterations']}",
                 "identical": "yes" if len({side.final["digest"] for side in sides.values()}) == 1 else "NO",
             })  # fmt: skip
             print(rows[-1], flush=True)
-    note = f"Plans that copy and make again beside plans that only copy (R5), {link / 1e6:.0f} MB/s each way."
+    note = f"Plans that copy and recompute beside plans that only copy (R5), {link / 1e6:.0f} MB/s each way."
     write("remaking_edge", [*rows, mean_row(rows)], note)
 
 
@@ -92,7 +92,7 @@ def checkpoints() -> None:
             "layers kept": f"{len(best.layers)} of {len(best.chain.rows)}",
             "predicted (MiB)": round(budget / MIB), "held (MiB)": round(stats["held_bytes.peak"] / MIB),
             "copied (MiB/step)": round(stats["moved_out_bytes"] / STEPS / MIB),
-            "made again (MiB/step)": round(stats["made_bytes"] / STEPS / MIB),
+            "recomputed (MiB/step)": round(stats["made_bytes"] / STEPS / MIB),
             "predicted / computing": round(best.plan.trace.seconds / trace.seconds, 3),
             "step / plain": round(statistics.median(a / b for a, b in pairs[WARM:]), 3),
             "torch.utils.checkpoint per block (MiB)": "" if by_hand is None else round(by_hand / MIB),

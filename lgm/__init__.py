@@ -8,7 +8,7 @@ Needs NumPy only, and never imports torch or vtensor: a plan can be made on any 
     lgm.save_plan(plan, "plan.npz")
 
 The same from the command line: ``lgm analyze resnet50.npz --budget 512MiB --link 6GB/s --recompute never -o plan.npz``;
-without ``--recompute``, as with ``recompute="auto"`` here, what is cheaper to make again is not copied. ``DESIGN.md``
+without ``--recompute``, as with ``recompute="auto"`` here, what is cheaper to recompute is not copied. ``DESIGN.md``
 in this folder walks through a small example by hand.
 """
 

@@ -1,7 +1,7 @@
 """From a trace and a device to a plan, whichever way things may leave: the front door.
 
 Covers: which kinds of plan are made for what was asked, and which of them is the best.
-Leaves: each kind to its module: plans that copy (``planning.planner``), that make again what is cheaper so
+Leaves: each kind to its module: plans that copy (``planning.planner``), that recompute what is cheaper so
 (``remaking.mix``), that copy nothing (``remaking.only``), that run parts of the forward pass again
 (``checkpoints.segments``); room before a rush (``planning.relief``).
 """
@@ -51,8 +51,8 @@ def analyze(
     progress
         Called with what is being done and how much of all is done, 0 to 1.
     recompute
-        ``"auto"``: what is cheaper to make again than to copy is; the fastest plan simulated is kept, so that none is
-        slower than copying alone. ``"never"``: all that leaves is copied. ``"only"``: nothing is copied.
+        ``"auto"``: what is cheaper to recompute than to copy is recomputed; the fastest plan simulated is kept, so that
+        none is slower than copying alone. ``"never"``: all that leaves is copied. ``"only"``: nothing is copied.
         ``"segments"``: parts of the forward pass taken as a chain are run again, in the least time that the budget
         allows (``rotor``), before anything is copied.
     hasty
@@ -67,7 +67,7 @@ def analyze(
     Raises
     ------
     InfeasibleError
-        If one operation needs more than the budget; with ``"only"``, if not enough can be made again.
+        If one operation needs more than the budget; with ``"only"``, if not enough can be recomputed.
     LgmError
         With ``"segments"``, if the forward pass is no chain of layers.
     ValueError
@@ -90,7 +90,7 @@ def analyze(
 def _with_copies(
     trace: Trace, device: Device, switches: Switches | None, say: Progress, *, mixes: bool, hasty: bool
 ) -> Plan:
-    """The fastest of those that only copy and those that also make again."""
+    """The fastest of those that only copy and those that also recompute."""
     part = 1 / (2 + most_tries(trace)) if mixes else 0.5
     found = [planner.analyze(trace, device, switches, lambda what, share: say(what, share * part))]
     if found[0].prediction.step_seconds > trace.seconds * (1 + GAIN):
@@ -103,7 +103,7 @@ def _with_copies(
 
 
 def _without_copies(trace: Trace, device: Device, switches: Switches | None, say: Progress, *, hasty: bool) -> Plan:
-    """What is dropped tensor by tensor is mostly faster. But that way each is kept from when it is made again, while
+    """What is dropped tensor by tensor is mostly faster. But that way each is kept from when it is recomputed, while
     segments may be run several times: so they reach lower, and are faster near the least that the other way needs.
     """
     failed: list[InfeasibleError] = []

@@ -15,9 +15,9 @@ Rules:
 - ``use-absent``: what is used is there
 - ``over-budget``: the chunks held fit
 - ``cyclic``: the iteration ends as it began
-- ``remade-trace``: but for what is made again, its rows, tensors and uses are those of the iteration as recorded
-- ``drop-dead``, ``drop-dropped``, ``make-present``: what is dropped is there, and what is made again is not
-- ``use-dropped``: what a recorded operation uses was made again before it
+- ``remade-trace``: but for what is recomputed, its rows, tensors and uses are those of the iteration as recorded
+- ``drop-dead``, ``drop-dropped``, ``make-present``: what is dropped is there, and what is recomputed is not
+- ``use-dropped``: what a recorded operation uses was recomputed before it
 - ``dropped-at-turn``: nothing is dropped when the iteration ends
 - ``prediction-peak``, ``prediction-traffic``, ``prediction-time``: the figures agree with the moves and with what is
   possible
@@ -211,7 +211,7 @@ def _same_iteration(plan: Plan, remaking: Remaking) -> None:
 
 
 def _dropped(remaking: Remaking) -> None:
-    """Walk over what is made again, what is dropped, births, uses and deaths: in this order at each row."""
+    """Walk over what is recomputed, what is dropped, births, uses and deaths: in this order at each row."""
     origin, at = remaking.origin, remaking.at.tolist()
     events = [(row, 0, t) for row, t in zip(remaking.make_op.tolist(), remaking.make_tensor.tolist(), strict=True)]
     events += [(row, 1, t) for row, t in zip(remaking.drop_op.tolist(), remaking.drop_tensor.tolist(), strict=True)]

@@ -53,7 +53,7 @@ class Residency:
     arriving: int
     borrowed: int
     dropped: int
-    """Nowhere: they will be made again when they are needed."""
+    """Nowhere: they will be recomputed when they are needed."""
     clean: int
 
     @property

@@ -141,7 +141,7 @@ class Comparison:
             "pinned (MiB)": stats["pinned_bytes"] // MIB,
             "out (MiB/step)": stats["moved_out_bytes"] // (WARM + TIMED) // MIB,
             "in (MiB/step)": stats["moved_in_bytes"] // (WARM + TIMED) // MIB,
-            "made again (MiB/step)": stats["made_bytes"] // (WARM + TIMED) // MIB,
+            "recomputed (MiB/step)": stats["made_bytes"] // (WARM + TIMED) // MIB,
             "host waits, all and timed steps": f"{stats['host_waits']}, {run.host_waits}",
             "asking (ms)": round(statistics.median(run.asking[WARM:]) * 1e3, 1),
             "mapped (chunks/step)": run.mapped // TIMED,

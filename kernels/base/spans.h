@@ -1,4 +1,4 @@
-// When things were done that no operation of the program is: copies, and making again.
+// When things were done that no operation of the program is: copies, and recomputing.
 //
 // Covers: a bounded log of them, kept only while somebody asked for it.
 // Leaves: drawing it beside torch's profile (vtensor/reports/profile_tracks.py). A GPU's copies are not here: CUDA's own profiler

@@ -53,7 +53,7 @@ class Engine {
   void resize(std::size_t budget_chunks);
   // Writes every vTensor that is not pinned out to the host store; gives cached memory back to the pool.
   void evict_all();
-  // Stops managing: whatever was dropped is made again, whatever is absent is mapped in place (brought back, on an ordered
+  // Stops managing: whatever was dropped is recomputed, whatever is absent is mapped in place (brought back, on an ordered
   // device: throws OutOfMemory, and goes on managing, if the device is full), so that live tensors stay valid without an
   // observer.
   // When the last of them is freed, all memory, addresses and threads are given back.
@@ -111,7 +111,7 @@ class Engine {
   void before_fork();
   void after_fork(bool in_child);
 
-  // --- what can be made again -----------------------------------------------------------------------------
+  // --- what can be recomputed -----------------------------------------------------------------------------
   Remake& remake() noexcept { return remake_; }
 
   // --- what lies in memory of others ------------------------------------------------------------------------

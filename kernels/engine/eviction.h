@@ -22,7 +22,7 @@ class Eviction {
   // Starts the leaving of up to `want` vTensors of the best victim (all of it with whole-tensor granularity, or where it is
   // dropped). nothing_leaves if there is none.
   Status evict_some(std::size_t want);
-  // Whether what leaves is made again for so long that nothing more should.
+  // Whether what leaves is recomputed for so long that nothing more should.
   bool is_in_vain() noexcept { return remake_.is_in_vain(); }
   // A vTensor leaves, unless an operation was faster and has pinned its range: `pinned` then. Pre: resident, no pins of its own.
   Status leave(Range& range, std::uint32_t index, bool* pinned);

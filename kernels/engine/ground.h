@@ -54,7 +54,7 @@ struct Ground {
   Counters counters;              // each room counts what it does
   bool detached = false;          // no new tensors come; set by the front
   bool forked = false;            // this is a child; set by the front
-  std::size_t remaking = 0;       // runs that make again what was dropped: they must not fail for lack of chunks
+  std::size_t remaking = 0;       // runs that recompute what was dropped: they must not fail for lack of chunks
   std::atomic<std::size_t> shortfall{0};  // chunks that plans lack, where nothing is copied; set without the lock
   std::size_t standing = 0;       // threads inside a call that have let go of the lock
   std::atomic<Tick> clock{1};     // counts operations; ticked and read without the lock

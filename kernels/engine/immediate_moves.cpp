@@ -169,14 +169,14 @@ void ImmediateMoves::hand_over(Range& from, Range& to) {
     VTensor& part = to.parts[i];
     if (part.state != State::dropped) continue;
     if (made.state == State::borrowed) {
-      ground_.must("unmapping what was made again", [&] { return slots_.withdraw(from, i); });
+      ground_.must("unmapping what was recomputed", [&] { return slots_.withdraw(from, i); });
       part.slot = std::exchange(made.slot, kNone);
       roster_.enter(from, i, Event::give);
       roster_.enter(to, i, Event::made_in_host);
       continue;
     }
     if (made.clean()) slots_.make_dirty(from, i);
-    ground_.must("unmapping what was made again", [&] { return ground_.driver.unmap(ground_.address_of(from, i), Door::ajar); });
+    ground_.must("unmapping what was recomputed", [&] { return ground_.driver.unmap(ground_.address_of(from, i), Door::ajar); });
     chunks_.assign(part, std::exchange(made.chunk, kNone));
     from.missing.fetch_add(1);
     roster_.enter(from, i, Event::give);

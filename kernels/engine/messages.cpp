@@ -20,8 +20,8 @@ void warn_oversize(const char* operation, const Shortage& shortage, bool overdra
   const std::string budget = format_bytes(shortage.budget);
   const char* const stays =
       shortage.host_full ? "the host store is full"
-      : copies           ? "what operations use while they run stays, and so does what a collective or another library was given"
-                         : "recompute='only' copies nothing, and what cannot be made again stays";
+      : copies           ? "data in use by running operations, or given to a collective or another library, cannot be evicted"
+                         : "recompute='only' copies nothing, and what cannot be recomputed stays";
   const std::string lacking = format_bytes(shortage.lacking);
   const std::string why = shortage.used > shortage.budget
                               ? " needs " + format_bytes(shortage.used) + ", more than the budget of " + budget
@@ -31,28 +31,28 @@ void warn_oversize(const char* operation, const Shortage& shortage, bool overdra
   say(std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") + why + help +
       (overdrawn ? "it gets more for as long as it runs (memory_stats()['overdrawn_bytes.peak'])"
                  : "part of it is used in place in the host store, which is slow") +
-      ". Said once; memory_stats()['oversize'] counts.\n");
+      " (reported once; memory_stats()['oversize'] counts them).\n");
 }
 
 void warn_unmapped(const char* operation, const Status& status) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
   say(std::string("vtensor: what ") + (operation != nullptr ? operation : "an operation") +
-      " needs cannot be put at its address: " + describe(status) +
-      ". It is tried again when it is touched; where that is in vain, the program ends with a segmentation fault.\n");
+      " needs cannot be mapped at its address: " + describe(status) +
+      ". It is tried again when the memory is touched; if that fails, too, the program ends with a segmentation fault.\n");
 }
 
 void warn_host_full(Bytes capacity) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
   say("vtensor: the host store of " + format_bytes(capacity) +
-      " is full in the middle of an operation; it takes more RAM than that until there is room again. Said once; a larger host=, "
-      "or spill_dir= on a disk with room, would help.\n");
+      " is full in the middle of an operation; more RAM than that is used until there is room again (reported once). A larger "
+      "host=, or spill_dir= on a disk with room, would help.\n");
 }
 
 std::string why_no_chunk(const Status& status, bool copies) {
   if (copies || status.code != Code::nothing_leaves) return describe(status);
-  return "recompute='only' copies nothing, and what is left cannot be made again";
+  return "recompute='only' copies nothing, and what is left cannot be recomputed";
 }
 
 }  // namespace vt

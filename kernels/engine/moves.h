@@ -36,7 +36,7 @@ class Moves {
   virtual Status arrive(Range& range, std::uint32_t index, ChunkId chunk) = 0;
   // A vTensor leaves without a copy: a recipe makes it again. Pre: resident and already counted in `missing`, or absent.
   virtual Status drop(Range& range, std::uint32_t index) = 0;
-  // What was made again in `from` is the data of `to` wherever that is dropped: chunks change hands, and no byte moves. Pre: of
+  // What was recomputed in `from` is the data of `to` wherever that is dropped: chunks change hands, and no byte moves. Pre: of
   // the same size; `from` is pinned, resident or borrowed.
   virtual void hand_over(Range& from, Range& to) = 0;
   // What is about to arrive side by side: where mapping comes before copying, it is done here by one call.

@@ -115,12 +115,12 @@ void OrderedMoves::hand_over(Range& from, Range& to) {
       chunks[i] = from.parts[i].chunk;
       continue;
     }
-    ground_.must("unmapping what was made again", [&] { return slots_.withdraw(from, i); });
+    ground_.must("unmapping what was recomputed", [&] { return slots_.withdraw(from, i); });
     to.parts[i].slot = std::exchange(from.parts[i].slot, kNone);
     roster_.enter(from, i, Event::give);
     roster_.enter(to, i, Event::made_in_host);
   }
-  ground_.must("mapping what was made again", [&] { return mappings_.lead_to(to, 0, chunks); });
+  ground_.must("mapping what was recomputed", [&] { return mappings_.lead_to(to, 0, chunks); });
   for (std::uint32_t i = 0; i < to.chunks; ++i) {
     if (chunks[i] == kNone) continue;
     chunks_.assign(to.parts[i], std::exchange(from.parts[i].chunk, kNone));
@@ -165,7 +165,7 @@ void OrderedMoves::quiesce(Lock& lock) {
   settle(lock);
 }
 
-// It stays where it is, and its data is there now, also what was made again or read to make others, of which the program knows
+// It stays where it is, and its data is there now, also what was recomputed or read to make others, of which the program knows
 // nothing. (Not what its stream came after when it began: who uses a new tensor by its address mostly does so on that stream.)
 void OrderedMoves::give_away(Lock&, Range& range, const std::function<void()>& bring) {
   range.exported = true;

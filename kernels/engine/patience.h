@@ -1,4 +1,4 @@
-// How long things may be made again, where nothing is copied and the only other way is to use more memory.
+// How long things may be recomputed, where nothing is copied and the only other way is to use more memory.
 //
 // A budget below what a program can do with is held by making the same things again and again; a step can take 25 times as long,
 // and longer each time. So much nobody waits for.

@@ -56,7 +56,7 @@ void Remake::lose_sight(Lock& lock, Range& range) {
   end_content(lock, range, true);
 }
 
-// What could not be made again without it is there first; where it is written unseen, all that was made of it, as it may have
+// What could not be recomputed without it is there first; where it is written unseen, all that was made of it, as it may have
 // been.
 void Remake::end_content(Lock& lock, Range& range, bool unseen) {
   std::vector<Range*> made;

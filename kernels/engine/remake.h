@@ -1,6 +1,6 @@
-// Leaving without a copy, and being made again.
+// Leaving without a copy, and being recomputed.
 //
-// Covers: dropping a tensor whose content can be made again; bringing it back, one thread for each; what must be brought back
+// Covers: dropping a tensor whose content can be recomputed; bringing it back, one thread for each; what must be brought back
 // before something is written or its address given away; tensors that the program freed and that recipes still read.
 // Leaves: which content is made of which (recipes.h), running operations (Remaker), where chunks go (moves.h).
 // Thread-safety: the front of it takes the engine's lock; what requires it says so.

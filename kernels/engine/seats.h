@@ -29,7 +29,7 @@ class Seats {
   std::vector<ChunkId> held(const Range& range, std::uint64_t serial) const;
   // It is to have these from now on. Nothing moves for that.
   void want(Range& range, std::uint64_t serial, std::span<const ChunkId> chunks);
-  // What was dropped is about to be made again, in memory that will be its: that is wanted where it is.
+  // What was dropped is about to be recomputed, in memory that will be its: that is wanted where it is.
   Wish again(const Range& range, std::vector<ChunkId>* chunks) const;
   // A plan is followed that has seats for so many vTensors: their addresses are kept from one iteration to the next, and what has
   // no seat takes the chunks that are seats the least.

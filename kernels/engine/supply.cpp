@@ -24,7 +24,7 @@ Status Supply::take(Lock& lock, const Wanted& wanted, ChunkId* chunk) {
     if (wanted.range != nullptr && mappings_.take_former(*wanted.range, wanted.index, true, chunk)) return kOk;
     Status status = take_any(mappings_.best(wanted.range != nullptr), chunk);
     if (!none_is_free(status)) return status;
-    // Where nothing is copied, what lies in the host's memory is as good there: nothing is made again for that.
+    // Where nothing is copied, what lies in the host's memory is as good there: nothing is recomputed for that.
     if (!ground_.copies() && (wanted.range != nullptr || belong_in_place(wanted.count) || leave_in_vain(wanted.count))) {
       return {Code::nothing_leaves, "", 0};
     }
@@ -50,14 +50,14 @@ Status Supply::make_room(Lock& lock, Missing missing) {
 // of other lengths, more would only fill the budget.
 std::size_t Supply::most_wanted() const { return ground_.counters.wanted_bytes.peak >> ground_.shift; }
 
-// Where plans lack chunks that much is used in place sooner or later, as it cannot be made again: at once, as everything else
+// Where plans lack chunks that much is used in place sooner or later, as it cannot be recomputed: at once, as everything else
 // would be dropped first, in vain. But no more than ever had to be.
 bool Supply::belong_in_place(std::size_t count) const {
   if (ground_.config.oversize == Oversize::raise) return false;
   return slots_.store().held() + count <= std::min(ground_.shortfall.load(std::memory_order_relaxed), slots_.peak());
 }
 
-// Making again takes most of the time by now, and the host's memory has room. A device that cannot use that in place keeps to its
+// Recomputing takes most of the time by now, and the host's memory has room. A device that cannot use that in place keeps to its
 // budget, however long that takes.
 bool Supply::leave_in_vain(std::size_t count) {
   if (ground_.config.oversize == Oversize::raise || moves_.may_overdraw()) return false;

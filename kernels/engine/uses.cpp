@@ -44,7 +44,7 @@ void Uses::fetch(Lock& lock, std::span<const Use> uses, const char* operation, b
   }
 }
 
-// What was dropped is made again first. It is pinned, so that it is not dropped any more.
+// What was dropped is recomputed first. It is pinned, so that it is not dropped any more.
 void Uses::remake(Lock& lock, const Fetch& fetch) {
   std::vector<Range*> dropped;
   for (const Use& use : fetch.uses) {

@@ -76,7 +76,7 @@ class PlanRunner {
   // A call that began with this row ends. Returns what it took when an iteration was timed last, if that was one like this; else
   // 0.
   std::uint64_t call(std::uint32_t first, Recorder::CallOf::Again again);
-  // What must be made again before the row goes on; then go_on() must be called, and this again.
+  // What must be recomputed before the row goes on; then go_on() must be called, and this again.
   std::vector<PlannedMove> take_due() { return std::exchange(due_, {}); }
   bool has_due() const noexcept { return !due_.empty(); }
   void go_on(Engine& engine);

@@ -72,7 +72,7 @@ struct Thread {
   Seen seen_call;                 // the operation under way that may be run again
   std::uint32_t remaking = 0;     // runs such operations again: what they do is no part of the program
   std::vector<Range*> changed;    // arguments of the newest whose known contents it may write
-  std::vector<PlannedMove> due;   // what a plan wants made again before the operation that begins
+  std::vector<PlannedMove> due;   // what a plan wants recomputed before the operation that begins
   std::uint32_t solid = 0;        // operations under way that are not transparent
 };
 

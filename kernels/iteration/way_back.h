@@ -38,7 +38,7 @@ struct Ahead {
   std::size_t birth(std::size_t of) const noexcept { return static_cast<std::size_t>(static_cast<std::int64_t>(of) + births); }
 };
 
-// What planned rows [from, to) would have moved by the end, had they been followed. What they make again is left out: whoever
+// What planned rows [from, to) would have moved by the end, had they been followed. What they recompute is left out: whoever
 // needs it makes it.
 struct Missed {
   Missed(const Plan& plan, std::uint32_t from, std::uint32_t to);

@@ -29,14 +29,14 @@ struct Counters {
   Amount wanted_bytes;      // the same in whole chunks: what an unlimited budget would hold
   Amount absent_bytes;      // tensor bytes whose only place is the host store (absent, arriving or borrowed)
   Amount borrowed_bytes;    // of these, mapped in place
-  Amount dropped_bytes;     // tensor bytes that are nowhere, as they can be made again
+  Amount dropped_bytes;     // tensor bytes that are nowhere, as they can be recomputed
   std::uint64_t allocations = 0;
   std::uint64_t reused = 0;      // served by a freed range of the same size, still mapped
   std::uint64_t remaps = 0;      // chunks mapped at an address that led elsewhere, or nowhere
   std::uint64_t evictions = 0;   // vTensors that left by a copy
   std::uint64_t discards = 0;    // vTensors that left for free: their slot was still valid
-  std::uint64_t drops = 0;       // vTensors that left for free: they can be made again
-  std::uint64_t made_bytes = 0;  // tensor bytes made again
+  std::uint64_t drops = 0;       // vTensors that left for free: they can be recomputed
+  std::uint64_t made_bytes = 0;  // tensor bytes recomputed
   std::uint64_t make_ns = 0;     // time spent on that, of all threads
   std::uint64_t cancels = 0;     // moves turned back because the data was wanted again
   std::uint64_t faults = 0;      // vTensors brought back because somebody touched them outside an operation

@@ -1,7 +1,7 @@
 // What the engine chooses where no plan says so: pure functions, no state, no clock.
 //
 // Covers: which range gives up chunks when room is needed, the reactive orders as named switches; where what is touched outside
-// operations is used; how long making again may take.
+// operations is used; how long recomputing may take.
 // Leaves: the scan over candidates and the eviction itself (engine/eviction.h).
 #pragma once
 
@@ -22,7 +22,7 @@ enum class VictimOrder : std::uint8_t {
 enum class Leaving : std::uint8_t {
   copy,     // to the host store
   cheaper,  // by whichever costs less: a copy out and one back, or making it again (the director of DELTA)
-  drop,     // only what can be made again does
+  drop,     // only what can be recomputed does
 };
 
 enum class Granularity : std::uint8_t {
@@ -53,7 +53,7 @@ constexpr bool belongs_in_place(std::uint32_t touches, std::uint32_t chunks, boo
   return !room && touches >= chunks;
 }
 
-// Whether making again has taken too much of an iteration in which all else takes `others_ns`. Layers that each run once more
+// Whether recomputing has taken too much of an iteration in which all else takes `others_ns`. Layers that each run once more
 // take a third.
 constexpr bool takes_too_much(std::uint64_t making_ns, std::uint64_t others_ns) noexcept { return making_ns > others_ns; }
 

@@ -73,7 +73,7 @@ struct Range {
   // (cuBLAS): nobody would bring it back, so it never leaves.
   std::atomic<bool> seen{false};
   std::atomic<std::uint64_t> ready{0};     // copy in after which all that is resident holds its data
-  // Lane and number of a ticket after which what was made again is there, or was read to make another; 0 for none.
+  // Lane and number of a ticket after which what was recomputed is there, or was read to make another; 0 for none.
   std::atomic<std::uint64_t> made{0};
   std::atomic<std::uint64_t> used{0};      // the newest use: lane and number of a ticket, packed; 0 for none
   Fence others;                            // uses by other streams before it
@@ -81,7 +81,7 @@ struct Range {
   std::vector<Lane> recorded;      // streams that may use it until it is freed
   bool seated = false;                     // its vTensors have seats (engine/seats.h)
   std::uint32_t in_seat = 0;               // how many of them sat there when it was allocated
-  Range* maker = nullptr;                  // where it was made when it was made again last: those addresses led where these do
+  Range* maker = nullptr;                  // where it was made when it was recomputed last: those addresses led where these do
 
   // Whether it may not move on a device where what was given away may.
   bool stays() const noexcept { return fixed || exported_for > 0; }

@@ -14,7 +14,7 @@
 //         arrived
 //
 //   resident or absent --drop--> dropped --made--> resident, or --made_in_host--> absent
-//   resident or absent --give--> given (to the vTensor that was made again)
+//   resident or absent --give--> given (to the vTensor that was recomputed)
 //
 // A vTensor is born resident, or borrowed when no chunk can be had.
 #pragma once
@@ -46,7 +46,7 @@ enum class Event : std::uint8_t {
   turn_back,  // the copy in was cancelled or failed
   borrow,     // map the slot
   withdraw,   // unmap the slot
-  drop,       // leave without a copy: it can be made again
+  drop,       // leave without a copy: it can be recomputed
   made,       // it was, in a chunk
   made_in_host,  // it was, in a slot
   give,       // another vTensor takes what it has

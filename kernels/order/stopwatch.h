@@ -1,6 +1,6 @@
 // When rows began on a device whose work goes on after the call that asked for it.
 //
-// Covers: the time between rows by the device's own clock, without what its streams waited for copies, what is made again, and
+// Covers: the time between rows by the device's own clock, without what its streams waited for copies, what is recomputed, and
 // calls of the engine's: mapping a chunk takes longer than many kernels, and a device that has nothing to do meanwhile would seem
 // slow. Where the host is ahead of the device it has enough to do, and those are not noted: two events for each call, some five
 // to a row, take the device longer than what they tell (on an H100 rows of ResNet-50 added up to 158 ms of a step of 142).

@@ -1,4 +1,4 @@
-// What can be made again.
+// What can be recomputed.
 //
 // Covers: which operations are seen; what verifying found.
 // Leaves: all of it to torch_seen.h and engine/remake.h.
@@ -22,7 +22,7 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 struct Changing {
   Changing() : change(current_engine()) {}
   ~Changing() {
-    const py::gil_scoped_release unlocked;  // what is made again may need it
+    const py::gil_scoped_release unlocked;  // what is recomputed may need it
     change.end();
   }
   KernelsChange change;

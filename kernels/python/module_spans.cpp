@@ -16,7 +16,7 @@ const char* name_of(Doing what) {
   switch (what) {
     case Doing::copying_out: return "copy out";
     case Doing::copying_in: return "copy in";
-    case Doing::making: return "make again";
+    case Doing::making: return "recompute";
   }
   return "?";
 }

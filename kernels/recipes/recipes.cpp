@@ -98,7 +98,7 @@ void Recipes::forget(Range& range, bool overwritten) {
   if (content->step == nullptr || (content->needed == 0 && content->chain > kLongestChain)) lose(*content);
 }
 
-// Nothing holds it, and nothing makes it from now on: what was made of it cannot be made again either.
+// Nothing holds it, and nothing makes it from now on: what was made of it cannot be recomputed either.
 void Recipes::lose(Content& content) {
   std::vector<std::shared_ptr<Step>> ended;  // they keep the contents they read until the walk is over
   std::vector<Content*> lost{&content};

@@ -1,4 +1,4 @@
-// How the contents of tensors came about: what may leave without a copy, because it can be made again.
+// How the contents of tensors came about: what may leave without a copy, because it can be recomputed.
 //
 // A *content* is one version of what a tensor holds: a write ends it and begins another. A *step* is an operation that was
 // seen: it read contents, its *sources*, and made others. So a recipe is no list of its own: it is a content's step, the steps of
@@ -76,7 +76,7 @@ class Recipes {
   // One that was overwritten counts as so many: what optimizers keep would be remembered for all its updates, with copies of what
   // gradients were made of (62 MiB beside a budget of 54).
   static constexpr std::uint32_t kOverwriting = 16;
-  // What takes more steps than this to make again is only dropped if a plan says so.
+  // What takes more steps than this to recompute is only dropped if a plan says so.
   static constexpr std::size_t kMostPriced = 48;
 
   // --- what happens -----------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Recipes {
   void forget(Range& range, bool overwritten);
 
   // --- what may be done -------------------------------------------------------------------------------------
-  // Whether the content can be made again.
+  // Whether the content can be recomputed.
   bool can_make(const Range& range) const;
   // Whether a run under way reads it in the tensor.
   bool being_read(const Range& range) const;

@@ -161,7 +161,7 @@ class Allocator final : public cca::CUDAAllocator {
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
     const bool first = g_pools++ == 0;
     if (Engine* engine = current_engine(); engine != nullptr && !in_forked_child()) {
-      if (first && engine->remake().on()) {  // what was made again in between would be the graph's
+      if (first && engine->remake().on()) {  // what was recomputed in between would be the graph's
         g_makes_nothing = engine;
         engine->remake().suspend(false);
       }

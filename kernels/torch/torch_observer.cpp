@@ -48,7 +48,7 @@ void visit(Thread& thread, const c10::IValue& value, bool write, bool changes) {
   });
 }
 
-// What is made again runs operations, which are observed like any other: what was found of the one that begins is put aside, and
+// What is recomputed runs operations, which are observed like any other: what was found of the one that begins is put aside, and
 // back with the memory it has.
 struct Meanwhile {
   explicit Meanwhile(Thread& of) : thread(of), missing(std::move(of.missing)), changed(std::move(of.changed)) {}
@@ -150,7 +150,7 @@ void note_row(const Beginning& begins) {
   if (round) tell_round(*round);
 }
 
-// What a plan makes again by now, and what is missing all the same.
+// What a plan recomputes by now, and what is missing all the same.
 void bring(const Beginning& begins) {
   Thread& thread = begins.thread;
   if (begins.engine.remake().doubts() && thread.remaking == 0) {
@@ -175,7 +175,7 @@ void order_on_stream(const Beginning& begins) {
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function) {
   Thread& thread = this_thread();
   Engine* engine = current_engine();
-  // A copy: what is made again meanwhile is observed too, and looked up in the same place.
+  // A copy: what is recomputed meanwhile is observed too, and looked up in the same place.
   const Traits traits = traits_of(function);
   if (thread.frames.empty()) thread.engine = engine;
   Streams* streams = engine != nullptr ? engine->streams() : nullptr;
@@ -235,7 +235,7 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
   }
   if (frame.stream != Lane::none) note_uses(thread, frame);
   if (frame.keeps) {
-    const std::vector<Range*> made = thread.newborns;  // what is made again for it may be newborn, too
+    const std::vector<Range*> made = thread.newborns;  // what is recomputed for it may be newborn, too
     for (const Range* range : made) thread.engine->export_address(reinterpret_cast<const void*>(range->base), Export::fixed);
   }
   while (thread.uses.size() > frame.first_use) {

@@ -231,7 +231,7 @@ class TorchRemaker final : public Remaker {
 
   // A call of the device failed: nothing was lost, and what was taken is not asked for again.
   static void retry(int attempt, const char* why) {
-    if (attempt == kAttempts) fatal(std::string("what was dropped could not be made again: ") + why);
+    if (attempt == kAttempts) fatal(std::string("what was dropped could not be recomputed: ") + why);
   }
 
   Engine& engine_;

@@ -14,7 +14,7 @@ namespace vt {
 
 std::unique_ptr<Remaker> make_remaker(Engine& engine);
 
-// Runs what makes a live tensor, and compares. Nothing if it cannot be made again.
+// Runs what makes a live tensor, and compares. Nothing if it cannot be recomputed.
 std::optional<bool> made_alike(Engine& engine, Range& range);
 
 // In a forked child the thread is its parent's.

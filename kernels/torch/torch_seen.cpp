@@ -29,7 +29,7 @@ std::atomic<Seeing> g_seeing{Seeing::nothing};
 std::atomic<bool> g_verify{false};
 std::mutex g_beginning;  // of seeing, and its end. Nobody waits for Python's lock who has it: a fork waits for it, and has that
 
-// A fork copies one thread: what is dropped could not be made again in the child.
+// A fork copies one thread: what is dropped could not be recomputed in the child.
 thread_local Engine* t_forks = nullptr;
 void before_fork() {
   g_beginning.lock();

@@ -15,7 +15,7 @@ namespace vt {
 // What is seen: nothing, what a plan names (PlanRunner), or everything. Of all others it is only noted whether they could be:
 // where the next plan needs it, or `noted`, always.
 enum class Seeing : std::uint8_t { nothing, planned, noted, all };
-// From now on. `verify`: nothing is dropped; what would be is made again and compared, and so is every result when it is made.
+// From now on. `verify`: nothing is dropped; what would be is recomputed and compared, and so is every result when it is made.
 void see(Engine& engine, Seeing what, bool verify = false);
 // Brings back all that is dropped; nothing is seen or dropped any more.
 void stop_seeing(Engine& engine);

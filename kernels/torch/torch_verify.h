@@ -1,6 +1,6 @@
 // What verifying found out: whether operators, run again, give the same bits.
 //
-// Covers: comparing what was made with what is made again, and keeping count by operator.
+// Covers: comparing what was made with what is recomputed, and keeping count by operator.
 // Leaves: which calls are seen, and what is made of them (torch_seen.h); running them (torch_remaker.h).
 #pragma once
 

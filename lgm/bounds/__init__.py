@@ -1,4 +1,4 @@
-"""What no plan can beat: by copies alone (``copies``), and whatever it copies and makes again (``mixes``)."""
+"""What no plan can beat: by copies alone (``copies``), and whatever it copies and recomputes (``mixes``)."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""What no plan can beat, whatever it copies and whatever it makes again.
+"""What no plan can beat, whatever it copies and whatever it recomputes.
 
-The step is cut into windows of time. A window lasts at least as long as its computing and what is made again in it, as
+The step is cut into windows of time. A window lasts at least as long as its computing and what is recomputed in it, as
 what is copied out in it, and as what is copied in: so at least as long as any mean of the three, with weights that sum
 to one. For given weights a chunk that is away costs what the cheapest way to be away costs: left in one window and
-brought back in another, or made again in one. Which are away is the cover problem (``problem``), of which every price
+brought back in another, or recomputed in one. Which are away is the cover problem (``problem``), of which every price
 for each operation (what a chunk less is worth there) gives a lower bound, by the theorem of duality. So every choice of
 weights and prices is a bound; good ones are found by going up the gradient.
 
 What is relaxed: chunks leave by parts, copies of a window happen all at once, and to make something again costs its own
-call and those of its sources that are certainly gone by then, shared among all that they could make again.
+call and those of its sources that are certainly gone by then, shared among all that they could recompute.
 
 Covers: that bound. Leaves: bounds for what is only copied (``copies``), plans (``analysis``).
 """
@@ -31,7 +31,7 @@ _STEPS = 600
 
 
 def least_seconds_of_any_mix(trace: Trace, device: Device, *, windows: int = _WINDOWS, steps: int = _STEPS) -> float:
-    """Seconds that every step takes, with copies and with what is made again.
+    """Seconds that every step takes, with copies and with what is recomputed.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class _Problem:
         leaves = np.where(self.inside, leaves, np.inf)
         ends = self.back[:, None] * coming + self.in_tax[:, None] * computing - worth[self.high]
         copied = np.where(self.returns_in, np.minimum.accumulate(leaves, axis=1) + ends, np.inf)
-        # Made again in some window, away until then.
+        # Recomputed in some window, away until then.
         made = self.making[:, None] * computing - worth[self.high] + worth[self.low[:, :1]]
         made = np.where(self.inside, made, np.inf)
         back, again = copied.argmin(axis=1), made.argmin(axis=1)

@@ -1,4 +1,4 @@
-"""Optimal checkpoints: which layers of the forward pass to keep, so that the others can be made again.
+"""Optimal checkpoints: which layers of the forward pass to keep, so that the others can be recomputed.
 
 ``least_peak`` and ``rotor`` are the dynamic programs on chains of numbers, for the least peak and for the least time
 within a memory; ``chain`` finds the chain in a trace; ``segments`` makes plans of what they say.

@@ -1,7 +1,7 @@
 """The forward pass of an iteration as a chain of layers, read off a trace with no help from who wrote the model.
 
 Covers: the chain, blocks of it, at which block backward is when.
-Leaves: what is made again (``segments``), phases of an iteration (``iteration.roles``).
+Leaves: what is recomputed (``segments``), phases of an iteration (``iteration.roles``).
 
 A layer of the chain is a call of the forward pass. A checkpoint before a call keeps what the rest of the forward pass
 still reads. Where few bytes are alive across, blocks end: such calls are what the dynamic program picks.

@@ -1,4 +1,4 @@
-"""Which layers of a chain to keep, so that the peak is least when the others are made again: optimal checkpoints.
+"""Which layers of a chain to keep, so that the peak is least when the others are recomputed: optimal checkpoints.
 
 Source: Hong, Tsai, Wang, Liu, Wu, arXiv 2502.12499, and the master's thesis before it. Both of its objectives, each
 with a dynamic program of the complexity it gives; the linear program of its authors' code is not what its text says
@@ -6,7 +6,7 @@ with a dynamic program of the complexity it gives; the linear program of its aut
 
 A chain is n layers, of which layer k leaves ``size[k]`` behind; as a checkpoint it holds ``held[k]`` of that (in the
 paper all of it: the default), and a gradient is as large. The first and the last are kept. Between two
-checkpoints i < j that follow each other, the layers are made again from i when backward reaches j: while it does, all
+checkpoints i < j that follow each other, the layers are recomputed from i when backward reaches j: while it does, all
 of them are held, the largest of the gradients, and that of j.
 
 Covers: the least peak with and without freeing, the checkpoints that reach it, the peak of any choice.

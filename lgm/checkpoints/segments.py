@@ -4,7 +4,7 @@ Covers: what is dropped for a set of checkpoints, and for a budget between that 
 Leaves: the chain (``chain``), which set is best (``least_peak``), the fastest schedule (``rotor``), what is run when
 (``remaking.recompute``), the plan as a plan (``planning.planner``).
 
-All that no checkpoint keeps and backward will need is dropped, and made again from the checkpoint before. Above the
+All that no checkpoint keeps and backward will need is dropped, and recomputed from the checkpoint before. Above the
 least peak a budget leaves a choice: the fastest.
 """
 
@@ -60,7 +60,7 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Two ways to choose them; None where nothing of what lies between them can be made again."""
+    """Two ways to choose them; None where nothing of what lies between them can be recomputed."""
 
     least: Checkpoints | None
     """Those by which the chain needs least (``least_peak``)."""
@@ -83,7 +83,7 @@ def checkpoints_at(trace: Trace, chain: Chain, layers: list[int]) -> Checkpoints
     Raises
     ------
     LgmError
-        If nothing of what lies between them can be made again.
+        If nothing of what lies between them can be recomputed.
     """
     calls, found = candidates(trace, analyze_lifetimes(trace))
     again, remaking = _without(trace, calls, _between(trace, chain, found, set(layers)))
@@ -96,7 +96,7 @@ def _without(trace: Trace, calls: Calls, wanted: list[Candidate]) -> tuple[Trace
     """The trace in which these are dropped, and a segment is run once when the first of it is missed."""
     makings = _makings(trace, calls, wanted, soon=1.0)
     if not makings:
-        raise LgmError("nothing between the checkpoints can be made again")
+        raise LgmError("nothing between the checkpoints can be recomputed")
     return rewrite(trace, calls, makings)
 
 
@@ -150,7 +150,7 @@ def analyze_segments(
 ) -> Plan:
     """Make a plan by which parts of the chain are run again in the least time that the budget allows (``rotor``).
 
-    Where the budget is below what making again alone can reach, all between the best checkpoints is made again, and
+    Where the budget is below what recomputing alone can reach, all between the best checkpoints is recomputed, and
     what is too much even so is copied. Arguments are those of :func:`lgm.analyze`.
 
     Parameters
@@ -161,7 +161,7 @@ def analyze_segments(
     Raises
     ------
     InfeasibleError
-        If one operation, or what one segment makes again, needs more than the budget; if `alone`, where no schedule of
+        If one operation, or what one segment recomputes, needs more than the budget; if `alone`, where no schedule of
         segments stays within it.
     LgmError
         As :func:`find_chain` and :func:`checkpoints_at`.
@@ -193,7 +193,7 @@ def _try_schedules(
     """
     tried.fits(checkpoints, soon=1.0)
     for done, wanted in schedules:
-        say("made again", done)
+        say("recomputed", done)
         if tried.fits(wanted, soon=1.0) or tried.fits(wanted, soon=0.0):
             break
 

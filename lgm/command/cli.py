@@ -207,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--recompute",
         choices=get_args(Recompute),
-        help="whether what is cheaper to make again is not copied; only: nothing is copied; segments: parts of "
+        help="whether what is cheaper to recompute is not copied; only: nothing is copied; segments: parts of "
         "the chain of layers are run again, as by torch.utils.checkpoint, in the least time "
         "(default: auto; only, where --gpu has one memory)",
     )
@@ -230,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
         "--graph", type=_count, nargs="?", const=40, default=0, metavar="N", help="list N layers of the graph"
     )
 
-    sub = command("fit", _fit, "what a step takes at each budget: copying only, making again only, and both")
+    sub = command("fit", _fit, "what a step takes at each budget: copying only, recomputing only, and both")
     sub.add_argument("trace", help="a trace file (.npz)")
     target.add_options(sub)
 
@@ -242,7 +242,7 @@ def _parser() -> argparse.ArgumentParser:
         command("harmony", _harmony, "order packs of layers for weights that do not fit, on one device or several")
     )
 
-    sub = command("report", _report, "write a page for a browser: memory by what it is for, copies, what is made again")
+    sub = command("report", _report, "write a page for a browser: memory by what it is for, copies, what is recomputed")
     sub.add_argument("file", help="a trace or a plan (needs plotly)")
     sub.add_argument("-o", "--output", default="report.html", metavar="HTML", help="default: report.html")
 

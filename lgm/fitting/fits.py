@@ -25,8 +25,8 @@ __all__ = ["LARGEST", "by_budget", "by_size", "by_way", "largest_batches"]
 SIZES = (4, 6, 8, 12, 16, 24)  # GiB of cards that people have
 _SHARES = (1.0, 0.75, 0.5, 0.35, 0.25)
 _MANY_SHARES = (0.9, 0.75, 0.6, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
-_WAYS: dict[Recompute, str] = {"never": "copied only", "only": "made again only", "auto": "both"}
-_COLUMNS = f"{'a step':>11} {'of plain':>9} {'copied':>12} {'made again':>12}"
+_WAYS: dict[Recompute, str] = {"never": "copied only", "only": "recomputed only", "auto": "both"}
+_COLUMNS = f"{'a step':>11} {'of plain':>9} {'copied':>12} {'recomputed':>12}"
 _CONTEXT = 600 << 20  # of CUDA and its libraries; a guess: 400 to 800 MiB were seen
 _MOST = 1.1  # of computing alone: what a larger batch may cost an image
 LARGEST = 64  # times the recorded batch: no larger one is looked for
@@ -118,9 +118,9 @@ def by_budget(
     """
     life = analyze_lifetimes(trace)
     lines = [
-        f"  peak {format_bytes(life.peak * trace.chunk_bytes)}, and {format_bytes(beside)} of small tensors beside it; "
-        f"{format_seconds(trace.seconds)} a step without a budget",
-        f"  {'budget':>12} {'of the peak':>12} {'with beside':>12} {_COLUMNS}",
+        f"  peak {format_bytes(life.peak * trace.chunk_bytes)}, and {format_bytes(beside)} in small, unmanaged "
+        f"tensors; {format_seconds(trace.seconds)} a step without a budget",
+        f"  {'budget':>12} {'of the peak':>12} {'incl. small':>12} {_COLUMNS}",
     ]
     budgets = _budgets(life, _SHARES)
     for k, chunks in enumerate(budgets):
@@ -232,10 +232,11 @@ def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progres
     small = _small_tensors(trace)
     sizes = _Sizes(trace, gpu, numbers)
     there = sizes.at(1)
+    halved = " (in bf16 tensors are half as large)" if numbers == "bf16" else ""
     lines = [
         f"  {gpu.title} with other memories: times by arithmetic; {format_bytes(_CONTEXT)} for CUDA (guessed) and "
         f"{format_bytes(small)}{'' if _BESIDE in trace.meta else ' (not in this trace)'} of small tensors taken off",
-        f"  peak {format_bytes(analyze_lifetimes(there).peak * there.chunk_bytes)}, computing "
+        f"  peak {format_bytes(analyze_lifetimes(there).peak * there.chunk_bytes)}{halved}, computing "
         f"{format_seconds(there.seconds)} a step",
         f"  {'memory':>9} {'for tensors':>12} {_COLUMNS} {'largest batch at ' + format(_MOST, '.1f'):>22}",
     ]

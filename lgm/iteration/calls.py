@@ -1,7 +1,7 @@
 """Which call of an iteration makes what from what.
 
 Covers: calls, the contents of tensors, what a call reads, makes and needs beside it.
-Leaves: which contents are made again (``remaking.recompute``), what that makes of the trace (``remaking.rewrite``).
+Leaves: which contents are recomputed (``remaking.recompute``), what that makes of the trace (``remaking.rewrite``).
 
 A *call* is an operation of torch with all that is nested in it; those marked can be run again, bit for bit. What a
 tensor holds between two writes is a *content*, made by the call of the first of them.
@@ -105,7 +105,7 @@ class Calls:
         return True
 
     def first_of(self, content: Content) -> Content:
-        """The content in whose memory it comes about when it is made again: what follows overwrites that."""
+        """The content in whose memory it comes about when it is recomputed: what follows overwrites that."""
         t, k = content
         begun = self.begun.get(t, ())
         at = bisect_right(begun, k)

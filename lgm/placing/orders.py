@@ -30,14 +30,14 @@ class Orders:
     """What is to be done in an iteration of n recorded operations and m recorded tensors."""
 
     departures: Copies
-    """What leaves for the host. Operations here and in the other moves count what is made again, too."""
+    """What leaves for the host. Operations here and in the other moves count what is recomputed, too."""
     arrivals: Copies
     drops: Copies
     """What leaves without a copy; all of each tensor."""
     makes: Copies
-    """What is made again."""
+    """What is recomputed."""
     at: Ints
-    """[n] Which operation each recorded one is, where things are made again; else empty."""
+    """[n] Which operation each recorded one is, where things are recomputed; else empty."""
     sees: Ints
     """[n] Whether the recorded operation is one that will be run again, and so is kept in mind; else empty."""
     away: Ints

@@ -66,7 +66,7 @@ def seats(plan: Plan, budget_chunks: int | None = None) -> Seats:
     """A chunk for each vTensor. Time grows as tensors x chunks x operations / 64: 0.2 seconds for 2,400 vTensors
     in 1,300 rows, 3 for 9,000 in 2,300.
 
-    What is dropped and made again has one for both of its lives: it keeps its address.
+    What is dropped and recomputed has one for both of its lives: it keeps its address.
 
     Parameters
     ----------

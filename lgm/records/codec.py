@@ -5,8 +5,8 @@ Leaves: whether the content makes sense (``model`` checks values, ``validate`` c
 
 Layout, version 2: every array of a ``Trace`` (``model``) under its own name, delta-free int64 stored in the smallest
 type that holds it; ``header`` is JSON in UTF-8 (``format``, ``version``, and what is not an array). A plan file holds
-its trace too, with the prefix ``trace.``, so that one file suffices to run it; what it makes again has the prefix
-``again.``, and the trace as it was recorded ``origin.``. Version 1 knew no calls: nothing could be made again.
+its trace too, with the prefix ``trace.``, so that one file suffices to run it; what it recomputes has the prefix
+``again.``, and the trace as it was recorded ``origin.``. Version 1 knew no calls: nothing could be recomputed.
 """
 
 from __future__ import annotations

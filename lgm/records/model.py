@@ -173,14 +173,14 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Remaking:
-    """What a plan makes again, and which rows and tensors of its trace are those of the iteration as recorded."""
+    """What a plan recomputes, and which rows and tensors of its trace are those of the iteration as recorded."""
 
     origin: Trace
     """The iteration as recorded."""
     at: Ints
-    """[n] The plan's row of each recorded one. Rows between are what is made again before it."""
+    """[n] The plan's row of each recorded one. Rows between are what is recomputed before it."""
     tensor: Ints
-    """[m'] The recorded tensor each of the plan's is; -1: it lives only while something is made again."""
+    """[m'] The recorded tensor each of the plan's is; -1: it lives only while something is recomputed."""
     drop_op: Ints
     """Rows of the plan at which tensors leave without a copy, ascending."""
     drop_tensor: Ints
@@ -247,7 +247,7 @@ class Plan:
     switches: dict[str, str] = field(default_factory=dict)
     """The heuristics it was made with."""
     remaking: Remaking | None = None
-    """What it makes again; then `trace` is not the iteration as recorded, but as it will be."""
+    """What it recomputes; then `trace` is not the iteration as recorded, but as it will be."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -276,9 +276,9 @@ class Plan:
         if self.remaking is not None and (
             int(self.remaking.at[-1]) != n - 1 or len(self.remaking.tensor) != m or self.remaking.origin.operations > n
         ):
-            raise LgmError("plan: what it makes again does not fit its trace")
+            raise LgmError("plan: what it recomputes does not fit its trace")
         if self.remaking is not None and (self.remaking.tensor[np.append(self.out_tensor, self.in_tensor)] < 0).any():
-            raise LgmError("plan: a move of what lives only while something is made again")
+            raise LgmError("plan: a move of what lives only while something is recomputed")
         if not isinstance(self.switches, dict):
             raise LgmError(f"plan: switches must be a dictionary, not {self.switches!r:.40}")
         check_names("plan: switches", (*self.switches, *self.switches.values()))

@@ -1,14 +1,14 @@
-"""What is made again and what is copied, so that a step is shortest: the search over prices.
+"""What is recomputed and what is copied, so that a step is shortest: the search over prices.
 
 How much a second of copying costs depends on how busy the lanes are, which nobody knows before all is chosen. So a
-price is put on it, both ways are chosen among by that price (``recompute``), the trace in which those are made again
+price is put on it, both ways are chosen among by that price (``recompute``), the trace in which those are recomputed
 (``rewrite``) is planned like any other (``planner``), and several prices are tried. One price for all of the iteration
-leaves the lanes idle where it is quiet: so of what is made again at the best price, what is dearest is copied after
+leaves the lanes idle where it is quiet: so of what is recomputed at the best price, what is dearest is copied after
 all, as long as that is faster. The fastest plan that the simulator finds is kept, the one that only copies among them:
 mixing is never slower.
 
 Covers: the search over prices, and for what is better copied.
-Leaves: what can be made again and when (``recompute``), the trace that results (``rewrite``), plans
+Leaves: what can be recomputed and when (``recompute``), the trace that results (``rewrite``), plans
 (``planning.planner``), when a mix is asked for (``analysis``).
 """
 
@@ -56,7 +56,7 @@ def most_tries(trace: Trace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """What is made again, and how fast a plan drafted for it is."""
+    """What is recomputed, and how fast a plan drafted for it is."""
 
     share: float
     copied: frozenset[tuple[int, ...]]
@@ -66,9 +66,9 @@ class _Draft:
 
 
 class Search:
-    """For what to make again so that the simulated step is shortest.
+    """For what to recompute so that the simulated step is shortest.
 
-    At each price as many are made again as are cheaper than their copies: prices are tried by their share of all that
+    At each price as many are recomputed as are cheaper than their copies: prices are tried by their share of all that
     could be, so that neither the device's speeds nor the model's matter.
     """
 
@@ -87,7 +87,7 @@ class Search:
         self.fastest = copying_only
         # Finding the best reservation for each draft took half of the time, and gave nothing: it differs little.
         self.reservation = copying_only.reservation
-        # Of a step, by what is made again.
+        # Of a step, by what is recomputed.
         self.seconds: dict[tuple[tuple[int, int, int], ...], float] = {(): copying_only.prediction.step_seconds}
 
     def run(self) -> Plan:
@@ -99,7 +99,7 @@ class Search:
         return self.fastest
 
     def best_price(self) -> _Draft:
-        """By halves: too little that is made again waits for copies, too much takes the time of making it."""
+        """By halves: too little that is recomputed waits for copies, too much takes the time of making it."""
         drafts: dict[float, _Draft] = {}
         shares, width = [0.5, 0.75, 0.25, 1.0], 0.125
         most, least_width = max(self.tries * _PRICES, 1), 1 / max(len(self.prices), 8)
@@ -144,7 +144,7 @@ class Search:
         return sum(self.calls.seconds[c] for c in making.calls) / float((self.copying[gaps] * chunks[gaps]).sum())
 
     def draft(self, share: float, copied: frozenset[tuple[int, ...]] = frozenset()) -> _Draft:
-        """At the price at which such a share could be made again."""
+        """At the price at which such a share could be recomputed."""
         price = float(self.prices[min(int(share * len(self.prices)), len(self.prices) - 1)]) * (1 + 1e-6)
         while True:
             found = [one for one in self.found if one.gaps not in copied]
@@ -157,7 +157,7 @@ class Search:
             if not large:
                 break
             copied = copied.union(one.gaps for making in large for one in making.targets)
-        self.say("made again", len(self.seconds) / (self.tries + 1))
+        self.say("recomputed", len(self.seconds) / (self.tries + 1))
         self.seconds[key] = self.plan(again, remaking, self.reservation)
         return _Draft(share, copied, makings, self.seconds[key])
 

@@ -1,12 +1,12 @@
-"""A plan by which nothing is copied: what leaves is made again.
+"""A plan by which nothing is copied: what leaves is recomputed.
 
 For devices that share their memory with the host, where a copy frees nothing, and for training in less RAM.
 
 Covers: the search for what must be dropped so that every operation fits.
-Leaves: what can be made again and when (``recompute``), the trace that results (``rewrite``), plans
+Leaves: what can be recomputed and when (``recompute``), the trace that results (``rewrite``), plans
 (``planning.planner``).
 
-What is dropped is the cheapest cover of what is too much (``choice``), by what can be made again alone. But making
+What is dropped is the cheapest cover of what is too much (``choice``), by what can be recomputed alone. But making
 something again needs room, for its results and for what it reads: where the trace that results is above the budget,
 more must be away, and the cover is chosen again. Tensors are of many chunks, and some more may be no other cover: each
 round that is none the better asks for twice as much more.
@@ -70,7 +70,7 @@ def analyze_only(
         for k, (soon, twice) in enumerate(habits):
             if k >= _USUAL and (hasty or (best is not None and best[0].seconds <= trace.seconds * _ENOUGH)):
                 break
-            say("made again", tries / (len(goals) * len(habits)))
+            say("recomputed", tries / (len(goals) * len(habits)))
             tries += 1
             again, peak = _search(trace, life, calls, found, first, replace(device, budget_chunks=goal), soon, twice)
             lowest = min(lowest, peak)
@@ -152,7 +152,7 @@ def _cheapest(trace: Trace, found: list[Candidate], demand: Ints) -> list[Candid
 
 
 def _held(again: Trace, remaking: Remaking) -> Ints:
-    """[n] Most chunks alive at each recorded operation and at what is made again before it."""
+    """[n] Most chunks alive at each recorded operation and at what is recomputed before it."""
     live = analyze_lifetimes(again).live
     begins = np.concatenate([[0], remaking.at[:-1] + 1])
     return np.asarray(np.maximum.reduceat(live, begins), dtype=np.int64)

@@ -1,7 +1,7 @@
-"""What can be made again instead of being kept or copied, and at which price.
+"""What can be recomputed instead of being kept or copied, and at which price.
 
-Covers: which contents can be made again, and from what; choosing among them and swaps by one price; what is run when.
-Leaves: calls and contents (``iteration.calls``), the trace as it is once they are made again (``rewrite``), how many
+Covers: which contents can be recomputed, and from what; choosing among them and swaps by one price; what is run when.
+Leaves: calls and contents (``iteration.calls``), the trace as it is once they are recomputed (``rewrite``), how many
 prices are tried (``mix``).
 
 To make a content again its call is run again, before it those of its sources that are gone by then, and so on: its
@@ -37,7 +37,7 @@ _WORK = 6e6  # for improving a choice
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A tensor that could be dropped over [start, stop) and made again before `stop`."""
+    """A tensor that could be dropped over [start, stop) and recomputed before `stop`."""
 
     tensor: int
     content: int
@@ -148,7 +148,7 @@ class _Chain:
 
 
 def candidates(trace: Trace, life: Lifetimes) -> tuple[Calls, list[Candidate]]:
-    """What could be made again. What lasts could not: its history is longer than the trace."""
+    """What could be recomputed. What lasts could not: its history is longer than the trace."""
     calls = Calls.of(trace)
     books = _Books(calls, ())
     gaps = life.gaps
@@ -181,7 +181,7 @@ def schedule_makings(
     soon: float = _SOON,
     most: int = _LONGEST_TOGETHER,
 ) -> list[Making]:
-    """When each is made again: when it is needed, or sooner, where something that is made is made of it.
+    """When each is recomputed: when it is needed, or sooner, where something that is made is made of it.
 
     What is made by the way and needed soon is back from then on. What is not is made twice, unless that is too `dear`:
     then it is not dropped, like all that cannot be made together with the others.
@@ -231,7 +231,7 @@ def choose_makings(
     found: list[Candidate],
     copying: Floats,
 ) -> list[Making]:
-    """What is made again, and when, where copying a chunk of each gap is worth so much computing.
+    """What is recomputed, and when, where copying a chunk of each gap is worth so much computing.
 
     One cover problem (``choice``) with the cheaper of both ways for each gap. What is dearer than its copy once all is
     put together is taken out again.

@@ -1,10 +1,10 @@
-"""The trace of an iteration as it will be once some tensors are dropped and made again.
+"""The trace of an iteration as it will be once some tensors are dropped and recomputed.
 
 A tensor that is dropped ends there; operations of its own make another one, which lives on in its place. So it is a
 trace like any other, and is planned, simulated and validated as one.
 
 Covers: the new rows and tensors, and what they are of the recorded ones (:class:`lgm.records.model.Remaking`).
-Leaves: what is made again, and of what (``recompute``).
+Leaves: what is recomputed, and of what (``recompute``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["rewrite"]
 
 @dataclass(slots=True)
 class _Tensor:
-    """A new tensor: the next life of a recorded one, or what lives only while something is made again."""
+    """A new tensor: the next life of a recorded one, or what lives only while something is recomputed."""
 
     bytes: int
     born: int
@@ -184,7 +184,7 @@ class _Writer:
 
 
 def rewrite(trace: Trace, calls: Calls, makings: list[Making], switch: float = 0.0) -> tuple[Trace, Remaking]:
-    """The trace in which all targets are dropped and made again, and what ties it to the recorded one.
+    """The trace in which all targets are dropped and recomputed, and what ties it to the recorded one.
 
     `switch`: seconds it takes to map a chunk (:class:`lgm.Device`).
 

@@ -35,7 +35,7 @@ _COLORS = {
     "other": "#bbbbbb",
 }
 _PHASES = (("forward", "#228833"), ("backward", "#ccbb44"), ("optimizer", "#66ccee"))
-_LANES = {"computing": "#228833", "made again": "#ee6677", "copies out": "#ee8866", "copies in": "#aa3377"}
+_LANES = {"computing": "#228833", "recomputed": "#ee6677", "copies out": "#ee8866", "copies in": "#aa3377"}
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>
@@ -158,7 +158,7 @@ def _draw_plan(figure: Any, plan: Plan) -> Floats:
     )  # fmt: skip
     again = np.zeros(trace.operations, dtype=bool) if plan.remaking is None else plan.remaking.rows_again
     names = [describe(trace, k) for k in range(trace.operations)]
-    for lane, rows in (("computing", ~again), ("made again", again)):
+    for lane, rows in (("computing", ~again), ("recomputed", again)):
         chosen = np.flatnonzero(rows)
         _bars(figure, lane, begin[chosen], trace.op_ns[chosen] / 1e9, [names[k] for k in chosen])
     sizes = trace.chunk_bytes

@@ -88,7 +88,7 @@ def summary(plan: Plan) -> str:
         ("waits", format_seconds(p.waits_seconds)),
         *_moving(plan),
         ("out, in", f"{format_bytes(moves.out_bytes.sum())}, {format_bytes(moves.in_bytes.sum())} an iteration"),
-        *_made_again(plan),
+        *_recomputed(plan),
         ("reservation", f"{plan.reservation} chunks of {format_bytes(chunk)}"),
         ("made with", ", ".join(f"{k}={v}" for k, v in plan.switches.items())),
     ]
@@ -108,13 +108,13 @@ def _moving(plan: Plan) -> list[tuple[str, str]]:
     return [("moving", f"{format_seconds(seconds)} of computing")] if plan.device.tax + plan.device.switch > 0 else []
 
 
-def _made_again(plan: Plan) -> list[tuple[str, str]]:
+def _recomputed(plan: Plan) -> list[tuple[str, str]]:
     if plan.remaking is None:
         return []
     made = plan.remaking.make_tensor
     size = format_bytes(plan.recorded.tensor_bytes[made].sum())
     seconds = format_seconds(plan.trace.seconds - plan.recorded.seconds)
-    return [("made again", f"{size} an iteration, {len(made)} tensor{'s' * (len(made) != 1)} in {seconds}")]
+    return [("recomputed", f"{size} an iteration, {len(made)} tensor{'s' * (len(made) != 1)} in {seconds}")]
 
 
 def table(plan: Plan, groups: int = 16) -> str:
@@ -206,7 +206,7 @@ def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
         (0, "tab:purple", [(a, b - a) for a, b, _, _ in line.back]),
     ):
         lanes.broken_barh(bars, (y - 0.4, 0.8), facecolors=color, linewidth=0)
-    lanes.set_yticks([2, 1, 0], ["compute" if plan.remaking is None else "compute\n(red: again)", "out", "in"])
+    lanes.set_yticks([2, 1, 0], ["compute" if plan.remaking is None else "compute\n(red: recompute)", "out", "in"])
     lanes.set_xlabel("seconds of one iteration in the steady state")
     try:
         figure.savefig(path)

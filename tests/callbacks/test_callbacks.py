@@ -14,7 +14,7 @@ import vtensor
 from vtensor.callbacks.figures import Figures
 
 SETTINGS: dict[str, Any] = {"chunk": 1 << 16, "min_size": 1 << 14, "device": "cpu"}
-NAMES = {"budget_mib", "held_mib", "moved_out_mib", "moved_in_mib", "made_again_mib", "waited_seconds", "planned"}
+NAMES = {"budget_mib", "held_mib", "moved_out_mib", "moved_in_mib", "recomputed_mib", "waited_seconds", "planned"}
 
 
 def test_figures_are_of_the_steps_since_the_last() -> None:

@@ -240,10 +240,7 @@ def test_each_of_several_processes_writes_files_of_its_own(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script.write_text(
-        "import torch, vtensor\n"
-        "for _ in range(4):\n"
-        "    torch.full((1 << 20,), 1.0).sum()\n"
-        "    vtensor.step()\n"
+        "import torch, vtensor\nfor _ in range(4):\n    torch.full((1 << 20,), 1.0).sum()\n    vtensor.step()\n"
     )
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -400,7 +397,7 @@ def test_a_report_is_not_begun_without_what_draws_it(
 def test_a_session_that_was_ended_says_what_was_not_written(script: Path) -> None:
     script.write_text("import vtensor; vtensor.disable()")
     done = run("run", "--budget", "16MiB", "--save-trace", "t.npz", str(script), cwd=script.parent)
-    assert f"turned vtensor off before it ended; no summary, and {script.parent}/t.npz was not written" in done.stderr
+    assert f"turned vtensor off before it ended: no summary, and {script.parent}/t.npz was not written" in done.stderr
     # What it did is said when it ends its session.
     script.write_text(f"import vtensor\n{SCRIPT}\nvtensor.disable()\nprint('goes on', flush=True)")
     done = run("run", "--budget", "16MiB", "--save-trace", "t.npz", str(script), cwd=script.parent)

@@ -42,7 +42,7 @@ def test_the_script_ends_as_soon_as_enough_is_known(script: Path, tmp_path: Path
     assert steps is not None and 12 <= int(steps[1]) <= 30
     assert re.search(r"\d+ iterations were recorded; \d+ like the one below, which took", done.stderr)
     assert re.search(r"copies here: .*/s out, .*/s back", done.stderr)
-    assert "with beside" in done.stdout
+    assert "incl. small" in done.stdout
     rows = re.findall(r"^ +\S+ \wiB +(\d+)% +\S+ \wiB +(\S+) \S+ +(\d+\.\d+)", done.stdout, re.MULTILINE)
     assert [row[0] for row in rows[:3]] == ["100", "75", "50"]
     assert all(float(row[2]) >= 0.99 for row in rows)
@@ -87,7 +87,7 @@ def test_a_script_that_closes_stdout_or_catches_its_end(script: Path) -> None:
     )
     done = run("fit", "--chunk", "64KiB", str(script))
     assert done.returncode == 0, done.stderr
-    assert "50%" in done.stderr and "the script catches SystemExit, and was ended as it is" in done.stderr
+    assert "50%" in done.stderr and "the script caught SystemExit, so it was terminated" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 Every case takes one wait, fence or check out of the native core, builds a program of ``tests/native`` over what is left
 and wants it to fail: ``ordered_programs`` for the order on a device whose work happens late, ``remaking_programs`` for
-what is dropped and made again. A case that survives means a promise nothing holds.
+what is dropped and recomputed. A case that survives means a promise nothing holds.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ MUTATIONS = {
         "  if (before.lane != stream || before.number > now.number) range.others.add(before);\n",
         "  (void)before;\n",
     ),
-    "what is made again is made of what was not written yet": Mutation(
+    "what is recomputed is made of what was not written yet": Mutation(
         "engine/streams.cpp", "  if (!closed_) order_.after(stream, order_.operations());\n", "  (void)stream;\n"
     ),
     "what is read to make something again is written meanwhile": Mutation(

@@ -193,7 +193,7 @@ def test_what_torchscript_would_fuse_finds_its_arguments() -> None:
 
 
 def test_large_steps_at_a_third_of_their_peak() -> None:
-    """Plans with thousands of vTensors, many of them made again: an H100 had other bits once."""
+    """Plans with thousands of vTensors, many of them recomputed: an H100 had other bits once."""
     torch.use_deterministic_algorithms(True)  # with warnings alone attention's backward pass does not repeat itself
 
     def program() -> Any:

@@ -109,7 +109,7 @@ def test_what_leaves_by_dlpacks_table_is_known_to_have_left() -> None:
         core.parts.drop_all()
         ctypes.memset(by_table(t), 0, t.nbytes)
         core.parts.drop_all()
-        assert torch.equal(twice, expected), "it was made again of what was written"
+        assert torch.equal(twice, expected), "it was recomputed from what was written"
         assert not t.any(), "what was written is lost"
         assert core.validate() == ""
         by_table(torch.empty(0))

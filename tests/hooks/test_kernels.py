@@ -1,4 +1,4 @@
-"""Kernels that a program puts in the place of torch's: what was made by one is not made again by another."""
+"""Kernels that a program puts in the place of torch's: what was made by one is not recomputed by another."""
 
 from __future__ import annotations
 

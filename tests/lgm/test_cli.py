@@ -77,7 +77,7 @@ def test_show_simulate_and_fit_a_trace(trace: str, capsys: pytest.CaptureFixture
     assert "on demand, whole tensors" in capsys.readouterr().out
     assert main(["fit", trace, "--link", "2MB/s"]) == 0
     told = capsys.readouterr().out
-    assert "made again only" in told and "100%" not in told
+    assert "recomputed only" in told and "100%" not in told
 
 
 def test_fit_says_what_it_assumes_and_takes_what_it_is_given(

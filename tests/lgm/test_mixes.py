@@ -1,4 +1,4 @@
-"""No plan beats the bound over all mixes of copying and making again, and some come near."""
+"""No plan beats the bound over all mixes of copying and recomputing, and some come near."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_by_hand() -> None:
     calls = replace(
         trace, call_first=np.arange(n), call_last=np.arange(n), call_again=(np.arange(n) < first).astype(int)
     )
-    # Made again instead, each takes 1 ms. One can be copied out and in meanwhile.
+    # Recomputed instead, each takes 1 ms. One can be copied out and in meanwhile.
     bound = least_seconds_of_any_mix(calls, slow, steps=2000)
     assert trace.seconds + 3e-3 < bound <= trace.seconds + 4e-3 + 1e-9
     plan = lgm.analyze(calls, slow, recompute="auto")

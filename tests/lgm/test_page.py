@@ -47,7 +47,7 @@ def test_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("plotly")
     trace, plan = str(TRACES / "mobilenet_v2.npz"), str(tmp_path / "plan.npz")
     assert main(["analyze", trace, "--budget", "50%", "--link", "1GB/s", "--recompute", "auto", "-o", plan]) == 0
-    for file, lanes in ((trace, {"computing"}), (plan, {"computing", "made again", "copies out", "copies in"})):
+    for file, lanes in ((trace, {"computing"}), (plan, {"computing", "recomputed", "copies out", "copies in"})):
         page = tmp_path / "page.html"
         assert main(["report", file, "-o", str(page)]) == 0
         text = page.read_text()

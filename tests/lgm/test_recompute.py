@@ -210,7 +210,7 @@ def test_plans_that_mix_are_valid_and_not_slower(seed: int, copy: float, tmp_pat
 @pytest.mark.parametrize("share", [0.3, 0.6])
 @pytest.mark.parametrize("seed", first_of(4, quick=2))
 def test_no_price_is_much_better_than_the_one_found(seed: int, share: float) -> None:
-    """Of too little that is made again, of too much, and where some of it needs more at once than there is."""
+    """Of too little that is recomputed, of too much, and where some of it needs more at once than there is."""
     trace = with_calls(training(12, seed), seed, share=1.0)
     life = analyze_lifetimes(trace)
     device = lgm.Device(max(int(life.peak * share), int(life.needed.max())), CHUNK / 1e-2, CHUNK / 1e-2)
@@ -297,7 +297,7 @@ def test_what_is_made_by_the_way_is_not_moved(seed: int) -> None:
     if len(passing):
         plan = lgm.analyze(again, lgm.Device(int(analyze_lifetimes(again).peak), 1.0, 1.0))
         one = [int(passing[0])]
-        with pytest.raises(lgm.LgmError, match="lives only while something is made again"):
+        with pytest.raises(lgm.LgmError, match="lives only while something is recomputed"):
             replace(plan, remaking=remaking, out_op=[0], out_tensor=one, out_first=[0], out_last=[1])
 
 

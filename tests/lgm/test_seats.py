@@ -1,4 +1,4 @@
-"""Seats: who is there at the same time sits on different chunks, and what is made again keeps its own."""
+"""Seats: who is there at the same time sits on different chunks, and what is recomputed keeps its own."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_gpus_plan_has_seats_for_all() -> None:
     used = np.flatnonzero(chunk < 0)
     assert len(used) <= 0.005 * len(chunk)
     assert check(plan)
-    # What is made again sits where it sat: the two lives are one tensor to the core.
+    # What is recomputed sits where it sat: the two lives are one tensor to the core.
     assert plan.remaking is not None
     made = np.unique(plan.remaking.make_tensor)
     assert all((chunk[first[t] : first[t + 1]] >= 0).any() for t in made.tolist())

@@ -194,10 +194,10 @@ TEST(size_and_staleness_weigh_against_each_other) {
 
 namespace {
 struct Nobody final : Remaker {
-  void run(const Recipes::Run&, const Take&, bool) override { CHECK(!"nothing is made again here"); }
+  void run(const Recipes::Run&, const Take&, bool) override { CHECK(!"nothing is recomputed here"); }
 };
 
-// Rooms in which things can be made again.
+// Rooms in which things can be recomputed.
 struct Makers : Rooms {
   Makers(Leaving way, std::size_t budget) : Rooms(immediate_device, budget, 64, leaving_by(way)) {
     lock.unlock();

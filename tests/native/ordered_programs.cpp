@@ -658,7 +658,7 @@ TEST(a_tensor_may_be_freed_in_flight_when_managing_has_stopped) {
 // A device that is full: what was seen before can be dropped afterwards, too.
 TEST(where_managing_cannot_stop_all_goes_on) {
   struct Nobody final : Remaker {
-    void run(const Recipes::Run&, const Take&, bool) override { CHECK(!"nothing is made again here"); }
+    void run(const Recipes::Run&, const Take&, bool) override { CHECK(!"nothing is recomputed here"); }
   };
   Program program(17, 6, 1);
   Engine& engine = program.engine();

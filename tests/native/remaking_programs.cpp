@@ -286,7 +286,7 @@ class Program {
     }
   }
 
-  // Where nothing is copied, what cannot be made again stays.
+  // Where nothing is copied, what cannot be recomputed stays.
   void resize(std::size_t chunks) {
     try {
       engine_.resize(chunks);

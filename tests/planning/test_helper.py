@@ -189,7 +189,7 @@ def test_without_copies_a_plan_is_for_hardly_more_than_the_smallest_budget_that_
 
 
 def chain(layers: int) -> lgm.Trace:
-    """Forward and back, each made of the one before: with few of them kept the same are made again and again."""
+    """Forward and back, each made of the one before: with few of them kept the same are recomputed again and again."""
     uses = [(k, of, 0, 1, int(of == k)) for k in range(layers) for of in (k - 1, k) if of >= 0]
     uses += [(layers + k, layers - 1 - k, 0, 1, 0) for k in range(layers)]
     trace = build(2 * layers, [(CHUNK, k, 2 * layers - 1 - k) for k in range(layers)], uses)

@@ -1,6 +1,6 @@
 """What an operation made is not always what it makes when it runs again: programs that found this out, one a rule.
 
-Each makes large tensors, then everything that can be made again is dropped; what the program reads then is what plain
+Each makes large tensors, then everything that can be recomputed is dropped; what the program reads then is what plain
 PyTorch has. (Found by programs written to that end, none of which was in the tests.)
 """
 
@@ -32,7 +32,7 @@ LARGE = 64 * PAGE  # from here on a tensor is managed
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    """Of its content, which nobody makes again for it; its own address is not given away."""
+    """Of its content, which nobody recomputes for it; its own address is not given away."""
     return tensor.view(torch.uint8).clone().numpy().tobytes()
 
 
@@ -204,7 +204,7 @@ PROGRAMS = [
 
 @contextlib.contextmanager
 def seeing(budget: str = "64MiB") -> Iterator[Any]:
-    """A session in which all that can be made again is known, and leaves when the core is told to drop it."""
+    """A session in which all that can be recomputed is known, and leaves when the core is told to drop it."""
     core = native.load()
     with vtensor.enabled(budget, chunk=PAGE, min_size=LARGE, policy="lru"):
         core.observe()
@@ -442,7 +442,7 @@ def test_a_forked_child_drops_nothing() -> None:
 
 
 def test_a_full_host_store_ends_no_program_while_something_is_made_again() -> None:
-    """The callback in which an operation's arguments are made again cannot raise; the next allocation can."""
+    """The callback in which an operation's arguments are recomputed cannot raise; the next allocation can."""
     with vtensor.enabled("2MiB", chunk=PAGE, min_size=LARGE, recompute="only", host="1MiB") as _:
         x = torch.randn(1 << 17)
         made = [torch.relu(x + k) for k in range(12)]

@@ -1,4 +1,4 @@
-"""Plans of programs in which one operation needs more than the budget, or more than can be made again."""
+"""Plans of programs in which one operation needs more than the budget, or more than can be recomputed."""
 
 from __future__ import annotations
 

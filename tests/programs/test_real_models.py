@@ -56,7 +56,7 @@ def test_real_model(model: Any, optimizer: str) -> None:
 
 
 def made_again(name: str, fractions: tuple[float, ...], **options: Any) -> list[dict[str, Any]]:
-    """Over a link so slow that much is made again: dropout, running statistics, the optimizer's state, generators."""
+    """Over a link so slow that much is recomputed: dropout, running statistics, the optimizer's state, generators."""
 
     def program() -> Any:
         torch.manual_seed(0)

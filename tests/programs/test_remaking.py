@@ -1,4 +1,4 @@
-"""What was dropped is made again, bit for bit: torch's own operators, and what programs do around it."""
+"""What was dropped is recomputed, bit for bit: torch's own operators, and what programs do around it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {"chunk": CHUNK, "min_size": 1, "host": "64MiB", "pol
 
 
 def dropping() -> Callable[[], None]:
-    """A function that drops all that can be made again; the rest leaves by a copy."""
+    """A function that drops all that can be recomputed; the rest leaves by a copy."""
     core = native.load()
 
     def drop_everything() -> None:
@@ -154,7 +154,7 @@ def test_every_operator_in_every_way_is_made_again() -> None:
 
 @contextlib.contextmanager
 def all_dropped_all_the_time() -> Iterator[None]:
-    """Whatever can be made again is dropped by another thread, again and again: but the program gets as much time as
+    """Whatever can be recomputed is dropped by another thread, again and again: but the program gets as much time as
     making things again took, or a slow machine would do nothing but make the same things again."""
     core, over = native.load(), threading.Event()
 
@@ -272,7 +272,7 @@ def test_plans_draw_random_numbers_again(tmp_path: Path) -> None:
 
 
 def test_a_trace_of_a_planned_iteration_knows_what_could_be_made_again(tmp_path: Path) -> None:
-    """While a plan is followed only what it makes again is seen."""
+    """While a plan is followed only what it recomputes is seen."""
     with vtensor.enabled(300 * PAGE, chunk=PAGE, min_size=PAGE, link="8MB/s"):
         net_with_dropout()
         assert vtensor.memory_stats()["planned_iterations"]
@@ -320,7 +320,7 @@ def test_what_lives_on_for_what_was_dropped_is_not_the_programs(tmp_path: Path) 
 
 
 def test_random_numbers_that_two_threads_draw_at_once() -> None:
-    """Whose generator had which state nobody can say: what was made of such numbers is not made again."""
+    """Whose generator had which state nobody can say: what was made of such numbers is not recomputed."""
     core, drop_everything, over = native.load(), dropping(), threading.Event()
 
     def draw() -> None:
@@ -385,7 +385,7 @@ def test_training_without_copies_on_an_ordered_device(name: str, late: bool) -> 
 def test_training_by_what_costs_less(name: str) -> None:
     (run,) = check_identity(PROGRAMS[name], (0.4,), min_size=PAGE, policy="delta", link="20MB/s")
     assert run["drops"] > 0
-    assert run["moved_out_bytes"] > 0  # weights, for one, cannot be made again
+    assert run["moved_out_bytes"] > 0  # weights, for one, cannot be recomputed
 
 
 @pytest.mark.parametrize("settings", [{"recompute": "only"}, {"policy": "delta"}], ids=["only", "delta"])
@@ -401,7 +401,7 @@ def test_while_verifying_what_would_be_dropped_is_copied(
 def test_what_leaves_without_a_plan_is_cheap_to_make_again() -> None:
     """Of two tensors the one that took less leaves, though the other is older and as large."""
     with vtensor.enabled("64MiB", chunk=PAGE, min_size=1 << 20, recompute="only", policy="lru"):
-        a, b = torch.rand(1024, 1024), torch.rand(1024, 1024)  # which cannot be made again
+        a, b = torch.rand(1024, 1024), torch.rand(1024, 1024)  # which cannot be recomputed
         dear, cheap = a @ b, a + b
         vtensor.enable("15MiB")
         assert vtensor.residency(cheap).dropped > 0
@@ -457,7 +457,7 @@ def test_weights_that_are_new_tensors_are_not_made_of_all_steps_before(
 def test_what_cannot_be_made_again_is_said_to_fill_the_budget() -> None:
     with vtensor.enabled("1MiB", chunk=PAGE, min_size=1, recompute="only", oversize="raise"):
         kept = [torch.rand(1 << 16) for _ in range(3)]
-        with pytest.raises(torch.OutOfMemoryError, match="what is left cannot be made again"):
+        with pytest.raises(torch.OutOfMemoryError, match="what is left cannot be recomputed"):
             kept += [torch.rand(1 << 16) for _ in range(3)]
 
 

@@ -57,7 +57,7 @@ def test_copies_lie_within_the_steps_they_belong_to(tmp_path: Path) -> None:
 
 def test_what_is_made_again(tmp_path: Path) -> None:
     _, events = profiled(tmp_path / "profile.json.gz", "4MiB", recompute="only")  # which a plan holds
-    made = [each for each in events if each.get("tid") == "made again"]
+    made = [each for each in events if each.get("tid") == "recomputed"]
     assert made and all(each["dur"] > 0 for each in made)
 
 

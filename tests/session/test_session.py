@@ -325,7 +325,7 @@ def test_what_finds_no_room_where_nothing_is_copied_is_not_called_large() -> Non
         "    print(vtensor.memory_summary())\n"
     )
     done = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=100, check=False)
-    assert "recompute='only' copies nothing, and what cannot be made again stays" in done.stderr
+    assert "recompute='only' copies nothing, and what cannot be recomputed stays" in done.stderr
     assert "found no room" in done.stdout and "larger than the budget" not in done.stdout + done.stderr
 
 

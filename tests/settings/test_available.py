@@ -79,9 +79,7 @@ def test_without_a_disk_it_waits_in_the_reserve(
     monkeypatch.setattr("vtensor.settings.config.spill_directory", lambda: None)
     config = make_config()
     assert (config.budget, config.host, config.spill_dir) == (4 * GIB - GIB // 2, GIB // 2, "")
-    assert (
-        "no budget was given: 3.50 GiB, of 4.00 GiB that are free; what does not fit waits in the rest" in caplog.text
-    )
+    assert "no budget was given: using 3.50 GiB of the 4.00 GiB that are free; what does not fit goes" in caplog.text
 
 
 def test_what_is_given_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -207,7 +205,7 @@ def test_what_is_not_managed_grows(monkeypatch: pytest.MonkeyPatch, caplog: pyte
         train(1)
         lowered = vtensor.memory_stats()["budget_bytes"]
         assert lowered == budget - (reserve // 4 + 10 * mib)
-        assert "118.00 MiB are left of 512.00 MiB for what is not managed" in caplog.text
+        assert "118.00 MiB of the 512.00 MiB kept free for unmanaged memory are left" in caplog.text
         train(2)
         assert vtensor.memory_stats()["budget_bytes"] == lowered
         free["bytes"] = 0
@@ -255,4 +253,4 @@ def test_a_budget_larger_than_memory_is_said_to_limit_nothing(
     make_config("4GiB", Options(device="cpu"))
     assert caplog.text == ""
     assert make_config("5GiB", Options(device="cpu")).budget == 5 << 30
-    assert "a budget of 5.00 GiB is more than the 4.00 GiB that there are" in caplog.text
+    assert "the budget of 5.00 GiB exceeds the memory of 4.00 GiB" in caplog.text

@@ -14,7 +14,7 @@ _MIB = 1 << 20
 _MOVED = {
     "moved_out_mib": "moved_out_bytes",
     "moved_in_mib": "moved_in_bytes",
-    "made_again_mib": "made_bytes",
+    "recomputed_mib": "made_bytes",
 }
 
 
@@ -27,7 +27,7 @@ class Figures:
     def of(self, steps: int) -> dict[str, float]:
         """By name, all beginning with ``vtensor/``; empty if vtensor is not enabled.
 
-        ``budget_mib`` and ``held_mib`` (the most so far); ``moved_out_mib``, ``moved_in_mib``, ``made_again_mib``
+        ``budget_mib`` and ``held_mib`` (the most so far); ``moved_out_mib``, ``moved_in_mib``, ``recomputed_mib``
         and ``waited_seconds`` of a step, averaged over `steps`; ``planned``: which share of them followed a plan.
         """
         if not is_enabled():

@@ -23,42 +23,42 @@ from . import commands
 __all__ = ["main"]
 
 _DESCRIPTION = """\
-Train PyTorch models that do not fit, at a budget in bytes that holds, bit-identical to plain PyTorch.
+Train PyTorch models that do not fit in memory, within a budget in bytes, bit-identical to plain PyTorch.
 
   vtensor run --budget 4GiB train.py --epochs 3     an unmodified script under a budget
   vtensor run --budget 50% -m package.train --lr 1  half of the device's memory, a module instead of a file
   vtensor run --budget 2GiB --spill-dir /scratch train.py
-                                                    what does not fit waits on disk instead of in RAM
+                                                    what does not fit goes to disk instead of RAM
   vtensor fit train.py                              what a step would take in less memory
   vtensor fit --device cpu --gpu rtx3060-laptop train.py
-                                                    the same on a device that is not here
-  vtensor demo                                      see it work, measured against plain PyTorch
+                                                    the same for a device that you do not have
+  vtensor demo                                      see it work, compared with plain PyTorch
   vtensor doctor                                    what is here, what is missing
   vtensor build --to /opt/vtensor                   compile the native core ahead of time, for an image or a cluster
 
-In a script of your own the same is one line:  import vtensor; vtensor.enable(budget="4GiB")
+In your own script it is one line:  import vtensor; vtensor.enable(budget="4GiB")
 """
 
 _RUN = """\
 Runs SCRIPT as 'python SCRIPT ARGS...' would: same sys.argv, same __main__, same exit code. A summary of what was held
-and moved follows on stderr. Options of vtensor stand before SCRIPT or -m; all that follows is the script's own.
+and moved is printed on stderr at the end. vtensor's options go before SCRIPT or -m; all that follows is the script's.
 """
 
 _FIT = """\
-Runs SCRIPT without a budget until the times of its iterations agree, then some more under half of its peak, to see how
-fast this machine copies; then ends it as sys.exit() would, and says what a step would take at several budgets. With
---gpu also what it would take on a device that is not here, by arithmetic, with the memories such devices come with.
+Runs SCRIPT without a budget until its iteration times agree, then for a few more iterations at half of its peak, to see
+how fast this machine copies; then ends it as sys.exit() would, and says what a step would take under several budgets.
+With --gpu it also estimates, by arithmetic, a device that you do not have, in the memory sizes it comes with.
 """
 
 _BUILD = """\
-Compiles the native core for the torch that is installed, as the first enable() would, and says where it is. For
-container images and clusters: build it once with --to, and set VTENSOR_CACHE to that directory where it is used.
+Compiles the native core for the installed torch, as the first enable() would, and prints its path. For container
+images and clusters: build it once with --to, and set VTENSOR_CACHE to that directory where it is used.
 """
 
 _EPILOG = """\
 Environment: VTENSOR_BUDGET (the default budget), VTENSOR_DISABLE=1 (run as if vtensor were not there), VTENSOR_LOG=info
-(say what is done), VTENSOR_CACHE (where the compiled core is kept), CXX and CXXFLAGS (the compiler). For finding out
-what is wrong: VTENSOR_VERIFY=replay, VTENSOR_STRICT=1, VTENSOR_ANALYSIS=here; on a GPU VTENSOR_HOST_IN_PLACE=1,
+(report what is done), VTENSOR_CACHE (where the compiled core is kept), CXX and CXXFLAGS (the compiler). For debugging:
+VTENSOR_VERIFY=replay, VTENSOR_STRICT=1, VTENSOR_ANALYSIS=here; on a GPU VTENSOR_HOST_IN_PLACE=1,
 VTENSOR_INTEGRATED=1 (docs/environment.md says what each does).
 """
 
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         "doctor", "check the machine, torch, the compiler and the native core; exit code 1 if one is missing"
     )
     build = command("build", "compile the native core ahead of time", _BUILD)
-    build.add_argument("--to", metavar="DIR", help="where it is kept (default: the cache, ~/.cache/vtensor)")
+    build.add_argument("--to", metavar="DIR", help="where to keep it (default: the cache, ~/.cache/vtensor)")
     does = {run: commands.run, fit: commands.fit, demo: commands.demo, doctor: commands.doctor, build: commands.build}
     for sub, do in does.items():
         # Mistakes are answered with the usage of the command they are in.
@@ -110,42 +110,42 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--budget",
         metavar="SIZE",
-        help="bytes, '4GiB', or a share of the device such as 50%% (default: VTENSOR_BUDGET, else what is free less a "
-        "reserve)",
+        help="bytes, '4GiB', or a share of the device's memory such as 50%% (default: VTENSOR_BUDGET, or what is "
+        "free minus a reserve)",
     )
     run.add_argument(
         "--device",
         choices=get_args(Device),
         default=usual.device,
-        help="which device's tensors (default: %(default)s, which is cuda where torch sees a GPU, else cpu)",
+        help="whose tensors to manage (default: %(default)s, which is cuda if torch sees a GPU, else cpu)",
     )
     run.add_argument(
         "--chunk",
         metavar="SIZE",
-        help="unit in which tensors move; smaller ones are slower (default: 2MiB; on a GPU up to 16MiB, by budget)",
+        help="unit in which tensors are moved; smaller ones are slower (default: 2MiB; up to 16MiB on a GPU)",
     )
     run.add_argument("--min-size", metavar="SIZE", help="smallest managed tensor (default: half a chunk)")
     run.add_argument(
         "--host",
         metavar="SIZE",
-        help="room of the host store (default: four fifths of RAM, less under ulimit -v, or what is free in "
-        "--spill-dir)",
+        help="limit for evicted data in host memory (default: four fifths of RAM, less under ulimit -v, or what is "
+        "free in --spill-dir)",
     )
-    run.add_argument("--spill-dir", metavar="DIR", help="keep absent data in a file here instead of in RAM")
+    run.add_argument("--spill-dir", metavar="DIR", help="keep evicted data in a file here instead of in RAM")
     run.add_argument(
         "--policy",
         choices=get_args(Policy),
         default=usual.policy,
-        help="which tensors leave: by a plan made from recorded iterations; the longest unused; the largest bytes x "
-        "staleness; delta: as size_staleness, and each is copied or dropped, whichever is quicker (default: "
-        "%(default)s)",
+        help="what is evicted. plan: by a plan made from recorded iterations; lru: the least recently used; "
+        "size_staleness: the largest bytes x time unused; delta: the same, copied or dropped, whichever is quicker "
+        "(default: %(default)s)",
     )
     run.add_argument(
         "--recompute",
         choices=get_args(Recompute),
         default=usual.recompute,
-        help="whether plans recompute what is cheaper to compute again than to copy; only: nothing is copied "
-        "(default: %(default)s)",
+        help="auto: plans recompute what is cheaper to recompute than to copy; never: everything is copied; only: "
+        "nothing is copied (default: %(default)s)",
     )
     run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
     run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")
@@ -153,20 +153,20 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--watch",
         action="store_true",
-        help="say on stderr what the newest iteration did, every two seconds; every ten where that is no terminal",
+        help="report the newest iteration on stderr, every two seconds; every ten if that is not a terminal",
     )
     run.add_argument(
         "--granularity",
         choices=get_args(Granularity),
         default=usual.granularity,
-        help="what leaves: as many chunks as are needed, or whole tensors (default: %(default)s)",
+        help="evict as many chunks as are needed, or whole tensors (default: %(default)s)",
     )
     run.add_argument(
         "--oversize",
         choices=get_args(Oversize),
         default=usual.oversize,
-        help="an operation that needs more than the budget uses host memory in place, slowly (a GPU that cannot gets "
-        "more while it runs), or raises (default: %(default)s)",
+        help="an operation that needs more than the budget: borrow uses host memory in place, slowly (on a GPU: "
+        "exceeds the budget while it runs); raise raises an error (default: %(default)s)",
     )
     run.add_argument("--link", metavar="SPEED", help="emulate a slow bus, e.g. 6GB/s each way")
 
@@ -175,13 +175,13 @@ def _add_options_of_fit(fit: argparse.ArgumentParser) -> None:
     fit.add_argument(
         "--gpu",
         choices=list(GPUS),
-        help="answer for this device too, by arithmetic from the times of a processor (--device cpu)",
+        help="also estimate this device, by arithmetic, from times of a processor (--device cpu)",
     )
     fit.add_argument("--numbers", choices=get_args(Numbers), help="what --gpu computes in (default: fp32)")
     fit.add_argument("--device", choices=get_args(Device), default=Options().device, help="as in 'vtensor run'")
     fit.add_argument("--chunk", metavar="SIZE", help="as in 'vtensor run'")
     fit.add_argument("--min-size", metavar="SIZE", help="as in 'vtensor run'")
-    fit.add_argument("--save-trace", metavar="FILE", help="write the iteration that is answered for")
+    fit.add_argument("--save-trace", metavar="FILE", help="write the iteration that was measured")
 
 
 def _add_script(parser: argparse.ArgumentParser) -> None:

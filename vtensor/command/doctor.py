@@ -120,7 +120,7 @@ def _gpu_core(core: ModuleType) -> Iterator[Finding]:
         found = look_at_gpu(core, torch.cuda.current_device())
         yield "gpu memory", True, "can be managed; an operation larger than the budget gets more while it runs"
         if found["integrated"]:
-            yield "one memory", True, "the processor's too: nothing is copied, what leaves is made again"
+            yield "one memory", True, "the processor's too: nothing is copied, what is evicted is recomputed"
     except UnsupportedDeviceError as error:
         yield "gpu memory", False, str(error)
     cupy = importlib.util.find_spec("cupy") is not None

@@ -88,16 +88,16 @@ class Farewell:
         """With this exit code."""
         if late := [name for name, value in self._read.items() if value != os.environ.get(name)]:
             say(
-                f"vtensor: the script set {', '.join(late)} when torch had read it: under 'vtensor run' torch is there "
-                "before the script. Set it before the command, for the same number of threads as without (which can "
-                "change the last bits), or the same GPU"
+                f"vtensor: the script set {', '.join(late)} too late: 'vtensor run' imports torch first. Set it before "
+                "the command, to get the same number of threads as without vtensor (which can change the last bits), "
+                "or the same GPU"
             )
         if is_enabled():
             self._say(code)
         elif not self._said:
             files = [path for path in (self._wishes.trace, self._wishes.report) if path is not None]
             unwritten = "".join(f", and {path} was not written" for path in files)
-            say(f"vtensor: the script turned vtensor off before it ended; no summary{unwritten}")
+            say(f"vtensor: the script turned vtensor off before it ended: no summary{unwritten}")
 
     def _say(self, code: int) -> None:
         wishes = self._wishes

@@ -133,7 +133,7 @@ class Measuring:
         if self._asked_to_end <= _PATIENCE:
             raise _Enough(0)
         self.tell()
-        _say("the script catches SystemExit, and was ended as it is")
+        _say("the script caught SystemExit, so it was terminated")
         os._exit(0)
 
     def tell(self) -> None:

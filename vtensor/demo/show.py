@@ -91,7 +91,7 @@ def demo(fraction: float, steps: int) -> int:
         )
     console.print(table)
     console.print(
-        "Bytes moved, and bytes made again instead, are those of all steps. Step times were measured in turns, in this "
+        "Bytes moved, and bytes recomputed instead, are those of all steps. Step times were measured in turns, in this "
         "run, on this machine."
     )
     return 0 if all(result["identical"] for result in results.values()) else 1

@@ -27,7 +27,7 @@ def start(core: ModuleType, config: Config) -> None:
             spill_dir=config.spill_dir,
             link=config.link,
             # Else what first exceeds the budget is not observed, and could not be refused; what it is made of would be
-            # taken for all that it does, and made again.
+            # taken for all that it does, and recomputed.
             observe_always=config.oversize == "raise" or config.sees_all,
         )
     except core.InvalidUse as error:

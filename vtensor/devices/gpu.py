@@ -65,11 +65,11 @@ def fit(core: ModuleType, config: Config) -> Config:
     if config.recompute == "never":
         raise UnsupportedDeviceError(
             f"{found['name']} shares one memory with the processor: what is copied would stay in the same chips, and "
-            "nothing would be freed. Leave recompute= out, so that what leaves is made again; or set "
+            "nothing would be freed. Leave recompute= out, so that what is evicted is recomputed; or set "
             "VTENSOR_INTEGRATED=1 to copy all the same"
         )
     log.warning(
-        "%s shares one memory with the processor: nothing is copied, what leaves is made again (recompute='only')",
+        "%s shares one memory with the processor: nothing is copied, what is evicted is recomputed (recompute='only')",
         found["name"],
     )
     return replace(config, recompute="only")

@@ -38,10 +38,12 @@ def check(
     if packs is not None and packs < 1:
         raise ConfigError(f"packs={packs}: at least 1")
     if pipeline and data_parallel:
-        raise ConfigError("pipeline= and data_parallel= cannot be together: choose one")
+        raise ConfigError("pipeline= and data_parallel= cannot be combined: choose one")
     if pipeline and scaler is not None:
-        raise ConfigError("pipeline= cannot be with scaler=: use torch.bfloat16, which needs none")
+        raise ConfigError("pipeline= cannot be combined with scaler=: use torch.bfloat16, which needs none")
     if recompute and hasattr(model, "_orig_mod"):
-        raise ConfigError("recompute=True cannot be with a compiled model: compile its layers, or pass recompute=False")
+        raise ConfigError(
+            "recompute=True does not work with a compiled model: compile its layers, or pass recompute=False"
+        )
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ConfigError("pass the module itself instead of DistributedDataParallel, and data_parallel=True")

@@ -103,16 +103,16 @@ class Packing:
         for module in dict.fromkeys(module for module, _ in unseen):
             names = {name: layers for (each, name), layers in unseen.items() if each is module}
             log.warning(
-                "Harmony: %s has a buffer (%s) that is written while its layers run, or outside of its forward. No "
-                "order by turns would be the ordinary loop's, so %d layers take none",
+                "Harmony: %s writes a buffer (%s) while its layers run, or outside of its forward. Interleaving them "
+                "would change results, so %d layers are not interleaved",
                 type(module).__name__, ", ".join(names), max(map(len, names.values())),
             )  # fmt: skip
         if weights:
             module, name = weights[0]
             log.warning(
                 "Harmony: weights are written in forward or backward, and not by its optimizer (the %s of %s; %d in "
-                "all), as MoCo's momentum encoder is. No order by turns would be the ordinary loop's, so %d layers "
-                "take none",
+                "all), as MoCo's momentum encoder is. Interleaving would change results, so %d layers are not "
+                "interleaved",
                 name, type(module).__name__, len(weights), found,
             )  # fmt: skip
         if found and not order.ran:

@@ -72,7 +72,7 @@ class Harmony:
     recompute
         True: a layer keeps its input only, and runs again in backward (as by ``torch.utils.checkpoint``; layers must do
         the same when run twice, so pass ``use_cache=False`` to transformers' models). False: what is kept, copied or
-        made again is the engine's business (``enable(recompute=...)``).
+        recomputed is the engine's business (``enable(recompute=...)``).
     update
         ``"packs"``: each right after its backward. ``"together"``: all after the last backward, as optimizers need that
         look at all gradients; then gradients of the whole model are held. ``"auto"``: together for clipping, scaling

@@ -176,13 +176,13 @@ def when_to_update(
         raise ConfigError("LBFGS evaluates the loss several times in a step: train with its own closure instead")
     reason = _looks_at_all(optimizer)
     if spread and reason:
-        raise ConfigError(f"pipeline= cannot be: {reason}, and a process has those of its layers only")
+        raise ConfigError(f"pipeline= is not possible: {reason}, and each process has only those of its own layers")
     if clip_norm is not None:
         reason = "clip_norm needs the norm of all gradients"
     if scaler is not None:
         reason = "the scaler looks for infinities in all gradients"
     if update == "packs" and reason:
-        raise ConfigError(f"update='packs' cannot be: {reason}; pass update='together'")
+        raise ConfigError(f"update='packs' is not possible: {reason}; pass update='together'")
     if update == "auto":
         if reason:
             log.info("Harmony updates all packs together: %s", reason)

@@ -1,6 +1,6 @@
 """Graphs that ``torch.compile`` compiled: their kernels write past torch's operations, unseen.
 
-Covers: nothing that is made while one runs is made again, as the result of a library's operation is written again in
+Covers: nothing that is made while one runs is recomputed, as the result of a library's operation is written again in
 place; what it is given and writes (buffers, optimizers' states) is no longer what it was seen to be; what a model that
 was compiled ahead of time is given is resident while it runs, on devices where nothing faults.
 Leaves: graphs for training (a ``torch.autograd.Function`` runs them, which the observer knows), what other graphs are

@@ -119,7 +119,7 @@ def _addresses(values: Any) -> list[int]:
 def _watch_backwards(core: ModuleType) -> None:
     """A backward written in Python may hand its tensors to kernels that nobody sees (forwards are the observer's).
 
-    So nothing that is made in it is made again, and its gradients and what it takes from ``ctx.saved_tensors`` may be
+    So nothing that is made in it is recomputed, and its gradients and what it takes from ``ctx.saved_tensors`` may be
     something else afterwards. On a device where nothing faults they are moreover resident until it returns.
     """
     owner: Any = torch.autograd.function.BackwardCFunction

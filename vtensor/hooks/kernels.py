@@ -2,7 +2,7 @@
 
 Covers: those of ``torch.library.Library("aten", "IMPL")``, and those in libraries that are loaded
 (``torch.ops.load_library``, ``torch.utils.cpp_extension``, ``import`` of a module that is itself linked to torch): what
-was made by one kernel is not made again by another, and operators are looked at anew.
+was made by one kernel is not recomputed by another, and operators are looked at anew.
 Leaves: kernels of operators of the program's own, none of which runs again (``kernels/torch/torch_traits.cpp``).
 """
 

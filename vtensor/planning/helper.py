@@ -150,7 +150,7 @@ class _Helper:
                 log.debug("no process for analyses: %s", error)
         self.works = False
         log.warning(
-            "no process can be begun that makes plans (VTENSOR_LOG=debug says why): threads of the program make them, "
+            "cannot start the planning process (VTENSOR_LOG=debug says why): threads of the program make the plans, "
             "and steps are slow while they do"
         )
         return None

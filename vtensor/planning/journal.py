@@ -1,6 +1,6 @@
 """What each iteration did, for the page of a run and for who watches it.
 
-Covers: seconds, bytes moved and made again, whether it followed its plan or where it left it; a line about the newest.
+Covers: seconds, bytes moved and recomputed, whether it followed its plan or where it left it; a line about the newest.
 Leaves: where iterations end (``planner``), drawing (``lgm.reports``).
 """
 
@@ -56,7 +56,7 @@ class Journal:
         self._next_line = now + (2.0 if is_watched() else 10.0)
         say(
             f"vtensor: iteration {row['iteration']}, {row['seconds']} s; held {held} of {budget}; "
-            f"out {row['out']}, in {row['in']}, made again {row['made again']}; {row['plan']}"
+            f"out {row['out']}, in {row['in']}, recomputed {row['recomputed']}; {row['plan']}"
         )
 
     @staticmethod
@@ -79,6 +79,6 @@ class Journal:
             "seconds": f"{ended - begun:.3f}",
             "out": moved("moved_out"),
             "in": moved("moved_in"),
-            "made again": moved("made_bytes"),
+            "recomputed": moved("made_bytes"),
             "plan": what,
         }

@@ -88,7 +88,7 @@ class PlanMaker:
         except (lgm.InfeasibleError, Abandoned) as error:
             if self._is_outdated(device):
                 return
-            # Without copies, what does not fit is made again and again.
+            # Without copies, what does not fit is recomputed again and again.
             slow = self.config.recompute == "only" and not self.why_not and not isinstance(error, Abandoned)
             self.why_not = str(error)
             log.log(logging.WARNING if slow else logging.INFO, "no plan%s: %s", ", steps will be slow" * slow, error)
@@ -139,7 +139,7 @@ class PlanMaker:
                 return
             log.info(
                 "planned: %d operations, %s out and %s in an iteration, %d chunks in reserve, "
-                "%d tensors made again, step predicted %.3f s (computing %.3f s)",
+                "%d tensors recomputed, step predicted %.3f s (computing %.3f s)",
                 plan.trace.operations,
                 format_bytes(plan.prediction.out_chunks * self.config.chunk),
                 format_bytes(plan.prediction.in_chunks * self.config.chunk),
@@ -161,8 +161,8 @@ class PlanMaker:
         self.core.expect_shortfall(chunks)
         if chunks > 0 and self.plan is None:
             log.warning(
-                "recompute='only': too little can be made again for a budget of %s, or it would take too long. Planned "
-                "for %s; for the rest whatever can be made again is dropped as it comes, or host memory used in place, "
+                "recompute='only': too little can be recomputed for a budget of %s, or it would take too long. Planned "
+                "for %s; beyond that, whatever can be recomputed is dropped on demand, or host memory used in place, "
                 "both slower. Raise the budget, or allow copies (recompute='auto')",
                 format_bytes(device.budget_chunks * self.config.chunk),
                 format_bytes(held * self.config.chunk),

@@ -1,7 +1,7 @@
 """Which plans are made of an iteration, one after the other.
 
 Covers: a plan in haste, which only copies (or, without copies, is of the first kind that fits), before the best; a plan
-for more than the budget, where nothing is copied and too little can be made again.
+for more than the budget, where nothing is copied and too little can be recomputed.
 Leaves: who makes them (``helper``), when (``planner``), how (:mod:`lgm`).
 """
 
@@ -27,7 +27,7 @@ __all__ = ["plans"]
 
 _WORTH = 0.01  # of a step: a plan that gains less does not take the place of one that is followed
 _ATTEMPTS = 4  # at a budget that a plan without copies holds
-_EASIER = 1.03  # of the least that is needed: with so little more much less is made again
+_EASIER = 1.03  # of the least that is needed: with so little more much less is recomputed
 _LONGEST = 2.0  # times computing: about what the core has patience for (kernels/engine/patience.h)
 _NEARER = 1 / 3  # to the peak, where a plan takes longer
 

@@ -47,7 +47,7 @@ def record() -> None:
     planner.record()
     planner.core.observe()
     if not planner.config.sees_all:
-        planner.core.see("noted")  # a trace says what could be made again
+        planner.core.see("noted")  # a trace says what could be recomputed
 
 
 def save_trace(path: str | os.PathLike[str], **meta: Any) -> lgm.Trace:
@@ -84,13 +84,13 @@ def recorded_trace(**meta: Any) -> lgm.Trace:
         first = "" if current().wanted else "call vtensor.record() first, then "
         raise NotRecordedError(
             f"no whole iteration is recorded yet: {first}train at least two; each ends with an optimizer step or "
-            "vtensor.step() (where nothing is trained, as a loop comes round that does not fit)"
+            "vtensor.step() (without training: when a loop that does not fit repeats)"
         )
     return _with_calls(trace_of(raw, **meta), newest_plan())
 
 
 def _with_calls(trace: lgm.Trace, plan: lgm.Plan | None) -> lgm.Trace:
-    """While a plan is followed only what it makes again is noted; what else could be, the iteration it is of knew."""
+    """While a plan is followed only what it recomputes is noted; what else could be, the iteration it is of knew."""
     if plan is None or current().wanted or _names(trace) != _names(plan.recorded):
         return trace
     known = plan.recorded

@@ -35,7 +35,7 @@ class Page:
 
 
 def report(path: str | os.PathLike[str] | None = None, title: str = "") -> Page:
-    """Draw the newest plan, or the last iteration recorded: what is held, copied and made again, and when.
+    """Draw the newest plan, or the last iteration recorded: what is held, copied and recomputed, and when.
 
     Below it the figures foreseen, and a table of the newest iterations: how long each took, what it moved, and whether
     it followed its plan or where it left it (under another policy than plans, of those since the first call).

@@ -1,4 +1,4 @@
-"""Copies, and what is made again, as tracks of ``torch.profiler``'s trace.
+"""Copies, and what is recomputed, as tracks of ``torch.profiler``'s trace.
 
 Covers: keeping the core's log while a profile is taken, and adding it to the file that torch wrote.
 Leaves: the log (``kernels/base/spans.h``), torch's profile. On a GPU copies are in that anyway, on streams of their
@@ -33,7 +33,7 @@ __all__ = ["Tracks", "tracks"]
 _MARK = "vtensor: iteration "
 _alone = threading.Lock()
 _numbers = itertools.count()  # of all in this process: several may be in one profile
-_TRACKS = {"copy out": "copies out", "copy in": "copies in", "make again": "made again"}
+_TRACKS = {"copy out": "copies out", "copy in": "copies in", "recompute": "recomputed"}
 
 
 class Tracks:
@@ -108,7 +108,7 @@ class Tracks:
 
 @contextlib.contextmanager
 def tracks() -> Iterator[Tracks]:
-    """Keep a log of copies and of what is made again, for a profile of the same steps.
+    """Keep a log of copies and of what is recomputed, for a profile of the same steps.
 
     While ``VTENSOR_DISABLE=1`` keeps vtensor off nothing is in it.
 

@@ -30,7 +30,7 @@ def memory_stats() -> dict[str, Any]:
     - ``wanted_bytes``: the same in whole chunks; its peak is what an unlimited budget would hold
     - ``absent_bytes``: tensor bytes whose only place is the host store
     - ``borrowed_bytes``: of these, used in place by operations larger than the budget
-    - ``dropped_bytes``: tensor bytes that are nowhere, as they will be made again when they are needed
+    - ``dropped_bytes``: tensor bytes that are nowhere, as they will be recomputed when they are needed
     - ``unmanaged_bytes``: tensors smaller than ``min_size``, in torch's own memory
     - ``held_bytes`` (current and peak only): all chunks held; never above ``budget_bytes`` plus ``overdrawn_bytes``
     - ``used_bytes`` (current and peak only): of these, held by tensors; the others are freed memory that waits, mapped,
@@ -42,8 +42,8 @@ def memory_stats() -> dict[str, Any]:
     Settings: ``budget_bytes``, ``host_capacity_bytes``, ``chunk_bytes``.
 
     The rest are totals: ``moved_out_bytes``, ``moved_in_bytes``, ``evictions`` (vTensors copied out), ``discards``
-    (vTensors that left for free), ``drops`` (vTensors that left without a copy, to be made again), ``made_bytes`` and
-    ``make_seconds`` (what was made again, and how long that took), ``cancels``, ``faults`` (reads outside operations),
+    (vTensors that left for free), ``drops`` (vTensors that left without a copy, to be recomputed), ``made_bytes`` and
+    ``make_seconds`` (what was recomputed, and how long that took), ``cancels``, ``faults`` (reads outside operations),
     ``oversize`` (operations larger than the budget), ``failures`` (survived), ``host_waits`` (times a thread stood
     until a GPU had done something), ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
 
@@ -159,15 +159,15 @@ def memory_summary() -> str:
         ("held in chunks", size["held_bytes.current"], peak("held_bytes")),
         ("wanted by tensors", size["wanted_bytes.current"], peak("wanted_bytes")),
         ("absent, in the host store", size["absent_bytes.current"], peak("absent_bytes")),
-        ("small tensors beside it", size["unmanaged_bytes.current"], peak("unmanaged_bytes")),
-        ("moved out", size["moved_out_bytes"], f"{s['evictions']} vTensors; {s['discards']} more left for free"),
+        ("small tensors, unmanaged", size["unmanaged_bytes.current"], peak("unmanaged_bytes")),
+        ("moved out", size["moved_out_bytes"], f"{s['evictions']} vTensors; {s['discards']} more needed no copy"),
         ("moved in", size["moved_in_bytes"], "of what was used in place" if _without_copies() else waited),
         ("planned iterations", f"{s['planned_iterations']} of {s['iterations']}", _plan_note(s)),
         _oversize(s, size["borrowed_bytes.peak"]),
     ]
     if s["drops"]:
         made = f"peak {size['dropped_bytes.peak']} dropped; {s['make_seconds']:.2f} s of computing"
-        rows.insert(-2, ("made again", size["made_bytes"], made))
+        rows.insert(-2, ("recomputed", size["made_bytes"], made))
     if s["overdrawn_bytes.peak"]:
         rows.append(("beyond the budget", size["overdrawn_bytes.current"], peak("overdrawn_bytes")))
     title = f"vtensor{_rank()}: {config.policy} by {config.granularity}, chunks of {format_bytes(config.chunk)}"
@@ -177,7 +177,7 @@ def memory_summary() -> str:
 
 
 def _without_copies() -> bool:
-    """Whether what leaves is made again, and never copied."""
+    """Whether what leaves is recomputed, and never copied."""
     return active_config().recompute == "only"
 
 
@@ -205,7 +205,7 @@ def _plan_note(s: dict[str, Any]) -> str:
     if _without_copies():
         return left
     if not s["copy_lanes"]:
-        return f"{left}; copied by the threads that compute"
+        return f"{left}; copies made by the computing threads"
     hidden, exposed = s["hidden_copy_seconds"], s["exposed_copy_seconds"]
     if hidden + exposed <= 0:
         return left

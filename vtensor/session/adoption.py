@@ -93,9 +93,9 @@ def _move_in(tensors: Iterable[torch.Tensor], config: Config) -> int:
     _give_back(config)
     if stays:
         log.warning(
-            "%s are shared with what adopt() was not given, and stay where they are, beside the budget: give it those "
-            "tensors, too (the optimizer, a list of views), or let go of them before (a loss, a NumPy array); what "
-            "NumPy or a library made must be copied first (tensor.data = tensor.data.clone())",
+            "%s are shared with what adopt() was not given, so they stay where they are, outside the budget: pass "
+            "those tensors, too (the optimizer, a list of views), or delete them first (a loss, a NumPy array); memory "
+            "of NumPy or another library must be copied first (tensor.data = tensor.data.clone())",
             format_bytes(stays),
         )
     return moved
@@ -151,7 +151,7 @@ def say_what_is_older(config: Config) -> None:
         for module, size in _older(config):
             _named[id(module)] = module
             log.warning(
-                "%s of %s were made before enable(), and stay where they are, beside the budget; "
+                "%s of %s were made before enable(), so they stay where they are, outside the budget; "
                 "vtensor.adopt(model, optimizer) moves them into it",
                 format_bytes(size),
                 type(module).__name__,

@@ -37,7 +37,7 @@ def enable(
     recompute: Recompute | None = None,
     plan: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Train in `budget` bytes: what does not fit waits in host memory, and is back before it is read.
+    """Train in `budget` bytes: data that does not fit is evicted to host memory, and is back before it is read.
 
     From now on every tensor of at least `min_size` lives in memory that vtensor manages. Tensors made before stay as
     they are. Results do not change by a single bit.
@@ -45,50 +45,51 @@ def enable(
     Parameters
     ----------
     budget
-        Bytes of device memory, a text such as ``"4GiB"``, or a fraction of the device such as ``0.5``.
-        Default: the environment variable ``VTENSOR_BUDGET``; without it what is free less a reserve of a tenth, or of
-        512 MiB where that is more, and on the CPU a `spill_dir` for temporary files, where one is on a disk. Such a
-        budget is lowered where what is not managed grows into the reserve.
+        Bytes of device memory, a text such as ``"4GiB"``, or a fraction of the device's memory such as ``0.5``.
+        Default: the environment variable ``VTENSOR_BUDGET``. Without it, what is free minus a reserve of a tenth or of
+        512 MiB, whichever is more; on the CPU also a `spill_dir` for temporary files, if there is one on a disk. Such a
+        budget is lowered when unmanaged memory grows into the reserve.
     device
-        ``"cpu"``: torch's CPU tensors. ``"cuda"``: those of the current CUDA device; in a process of torchrun that has
-        chosen none yet, the one of its rank. Default: ``"auto"``, the GPU where torch sees one, else the CPU.
+        ``"cpu"``: torch's CPU tensors. ``"cuda"``: those of the current CUDA device, or, in a process of torchrun that
+        has chosen none yet, of the device of its rank. Default: ``"auto"``, the GPU if torch sees one, else the CPU.
     chunk
-        Bytes of one vTensor, the unit in which tensors move; a power of two. Default: ``"2MiB"`` on the CPU, more
-        where a budget would be more chunks than Linux has mappings for (from 64 GiB on, as it is usually set);
-        on a GPU, where mapping one costs more, a thousandth of the budget: ``"2MiB"`` to ``"16MiB"``.
+        Bytes of one vTensor, the unit in which tensors are moved; a power of two. Default: ``"2MiB"`` on the CPU, or
+        more if a budget would be more chunks than Linux has mappings for (usually from 64 GiB on); on a GPU, where
+        mapping a chunk costs more, a thousandth of the budget: ``"2MiB"`` to ``"16MiB"``.
     min_size
         The smallest allocation that is managed, at most the budget. Default: half a chunk. Smaller ones are torch's,
-        and are counted (``unmanaged_bytes`` in :func:`vtensor.memory_stats`).
+        and are counted separately (``unmanaged_bytes`` in :func:`vtensor.memory_stats`).
     host
-        Bytes the host store may take. Default: four fifths of RAM, or a quarter to a third of the addresses that are
-        left where they are limited (``ulimit -v``) and that is less; what is free in `spill_dir`; where no `budget` is
-        given and there is no disk, what that leaves.
+        Bytes that evicted data may take. Default: four fifths of RAM, or, if addresses are limited (``ulimit -v``), a
+        quarter to a third of those that are left, if that is less; with a `spill_dir`, what is free in it; without a
+        `budget` and a disk, what the budget leaves.
     spill_dir
-        A directory: absent vTensors live in a file there instead of in RAM, so that a model larger than RAM trains.
+        A directory: evicted data is kept in a file there instead of in RAM, so that a model larger than RAM trains.
     policy
-        ``"plan"``, the default: two iterations are recorded, a plan is made in the background, and later iterations
-        follow it, with copies hidden behind computing where copies have lanes of their own. Until then, and whenever an
-        iteration differs, the longest unused leave.
-        ``"lru"``: they always do. ``"size_staleness"``: always the largest bytes x staleness (the filter of DELTA,
-        arXiv 2203.15980). ``"delta"``: the same, and each is copied or dropped by what either takes as measured; what
-        was found away when an iteration came the second time is brought back in time from then on.
+        What is evicted. ``"plan"``, the default: two iterations are recorded, a plan is made in the background, and
+        later iterations follow it, with copies hidden behind computing where other threads or the device can copy.
+        Before that, and whenever an iteration differs, the least recently used data is evicted.
+        ``"lru"``: always the least recently used. ``"size_staleness"``: always the largest bytes x time unused (the
+        filter of DELTA, arXiv 2203.15980). ``"delta"``: the same, and each tensor is copied or dropped, whichever was
+        measured to be faster; what was missing when an iteration came the second time is fetched in advance from then
+        on.
     granularity
-        ``"chunk"``, the default: exactly as many vTensors of a victim leave as are needed. ``"tensor"``: the whole
-        victim, the baseline of the vTensor paper.
+        ``"chunk"``, the default: exactly as many vTensors of a tensor are evicted as are needed. ``"tensor"``: the
+        whole tensor, the baseline of the vTensor paper.
     oversize
-        What happens when one operation needs more than the budget. ``"borrow"``, the default: what does not fit is used
-        in place in the host store, slowly; a GPU that cannot do that gets more than the budget for as long as the
-        operation runs (``overdrawn_bytes`` in :func:`vtensor.memory_stats`). ``"raise"``: allocations raise instead.
+        What happens when a single operation needs more than the budget. ``"borrow"``, the default: the part that does
+        not fit is used directly in host memory, slowly; on a GPU that cannot do that, the operation exceeds the budget
+        for as long as it runs (``overdrawn_bytes`` in :func:`vtensor.memory_stats`). ``"raise"``: allocations raise.
     link
-        Limits the copies of each direction to so many bytes a second (``"6GB/s"``), to emulate a slow bus.
+        Limits the copies in each direction to so many bytes a second (``"6GB/s"``), to emulate a slow bus.
     recompute
-        ``"auto"``, the default: plans may drop what is cheaper to make again than to copy: the operations that made it
-        run once more, bit for bit, when it is needed. ``"never"``: all that leaves is copied. ``"only"``: nothing is
-        copied, for devices whose memory is the host's, and for training in less RAM with no disk: what cannot be made
-        again stays, above the budget if need be.
-        With ``VTENSOR_VERIFY=replay`` nothing is dropped; what would be is made again and compared.
+        ``"auto"``, the default: plans may drop what is cheaper to recompute than to copy: the operations that made it
+        run once more, bit for bit, when it is needed. ``"never"``: everything evicted is copied. ``"only"``: nothing is
+        copied, for devices whose memory is the host's, and for training in less RAM without a disk; what cannot be
+        recomputed stays, above the budget if necessary.
+        With ``VTENSOR_VERIFY=replay`` nothing is dropped; what would be is recomputed and compared.
     plan
-        A plan made by ``lgm analyze``, followed from the first iteration that fits it; chunks are as large as it says.
+        A plan made by ``lgm analyze``, followed from the first iteration that matches it; it sets the size of chunks.
 
     Raises
     ------
@@ -103,8 +104,8 @@ def enable(
 
     Notes
     -----
-    Enabled already: the same settings do nothing, another `budget` takes effect at once (arguments left out keep what
-    is in force), anything else raises, and so does a `plan`. ``VTENSOR_DISABLE=1`` makes this call do nothing.
+    If vtensor is enabled already, the same settings do nothing, another `budget` takes effect at once (arguments left
+    out keep their values), and anything else raises, as does a `plan`. With ``VTENSOR_DISABLE=1`` nothing is done.
 
     Examples
     --------

@@ -65,12 +65,17 @@ class Reserve:
         try:
             self._change(lower)
         except torch.OutOfMemoryError as error:
-            log.warning("%s are left of %s for what is not managed, and the budget stays: %s", left, wanted, error)
+            log.warning(
+                "%s of the %s kept free for unmanaged memory are left, and the budget cannot be lowered: %s",
+                left,
+                wanted,
+                error,
+            )
             return
         if self._core.snapshot()["budget_chunks"] * chunk != lower:
             return  # nobody may change it here (a forked child), and that was said
         log.warning(
-            "%s are left of %s for what is not managed: the budget is %s from now on, it was %s",
+            "%s of the %s kept free for unmanaged memory are left: the budget is now %s, it was %s",
             left, wanted, format_bytes(lower), format_bytes(self._budget),
         )  # fmt: skip
         self._budget = lower

@@ -4,7 +4,7 @@ A tensor begins at a chunk, and the rest of its last chunk is nobody's: with chu
 weights and Adam's states take is such padding. So where memory is short, what an optimizer keeps for as long as it
 lives is moved once, at the end of its step: parameters beside parameters, each kind of state beside its own, in the
 order of the layers, so that neighbours are used at about the same time. Gradients and activations stay as they are:
-they come and go, and what can be dropped and made again must be a tensor's own.
+they come and go, and what can be dropped and recomputed must be a tensor's own.
 
 Covers: what of an optimizer is worth moving, what goes together, and when.
 Leaves: whether a tensor may be moved, and doing it (``kernels/torch/torch_shelves.h``); finding the ends of steps

@@ -1,6 +1,6 @@
 """Says so when an engine stands still: stacks of all threads, and the engine's own figures.
 
-Covers: when "for a minute nothing went on" is worth a word, and what is written then. ``enable()`` starts it with
+Covers: when "no progress for a minute" is worth a word, and what is written then. ``enable()`` starts it with
 ``VTENSOR_LOG=debug``; the tests run with it.
 Leaves: counting (``kernels/engine/ground.h``). Nothing is ended or mended: a slow program gets its word, and goes on.
 
@@ -63,7 +63,7 @@ class Watchdog(threading.Thread):
         def say(text: str) -> None:
             print(f"vtensor: {text}", file=self._file, flush=True)
 
-        say(f"nothing went on in the engine for {self._seconds:g} s, though a call is inside it")
+        say(f"the engine made no progress for {self._seconds:g} s, though a call is inside it")
         faulthandler.dump_traceback(file=self._file, all_threads=True)
         for task in sorted(Path("/proc/self/task").glob("*")):  # those of OpenMP and of copies, which Python knows not
             say(f"thread {task.name} {_line(task / 'comm')}: {_line(task / 'wchan')}")

@@ -128,8 +128,8 @@ def make_config(budget: int | float | str | None = None, options: Options | None
     budget = parse_budget(budget, total, name)
     if budget > total:
         log.warning(
-            "a budget of %s is more than the %s that there are: nothing leaves before they are used up, and then it is "
-            "too late; give less, or no budget, for what is free", format_bytes(budget), format_bytes(total),
+            "the budget of %s exceeds the memory of %s, so nothing would be evicted before it runs out; use a smaller "
+            "budget, or none, to use what is free", format_bytes(budget), format_bytes(total),
         )  # fmt: skip
     chunk = _chunk(options, device, budget)
     spill_dir = _directory(options)
@@ -159,8 +159,10 @@ def _of_its_own(device: str, options: Options) -> tuple[int, int, Options]:
         # In RAM it could wait in the reserve only: or the system would swap.
         disk = spill_directory()
         options = replace(options, spill_dir=disk, host=free - budget if disk is None else None)
-        where = f"; what does not fit waits in {disk or 'the rest of them: spill_dir= names a disk'}"
-    log.warning("no budget was given: %s, of %s that are free%s", format_bytes(budget), format_bytes(free), where)
+        where = f"; what does not fit goes to {disk or 'the rest (set spill_dir= to use a disk)'}"
+    log.warning(
+        "no budget was given: using %s of the %s that are free%s", format_bytes(budget), format_bytes(free), where
+    )
     return budget, free - budget, options
 
 
@@ -190,7 +192,7 @@ def _min_size(options: Options, chunk: int, budget: int) -> int:
     if size > budget:
         raise ConfigError(
             f"min_size={options.min_size!r} is more than the budget of {format_bytes(budget)}: smaller tensors are "
-            "torch's own, and nothing would be kept within it; leave it out (half a chunk), or name less"
+            "torch's own, and nothing would be kept within the budget; leave it out (half a chunk), or use less"
         )
     return size
 

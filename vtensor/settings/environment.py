@@ -19,7 +19,7 @@ def is_set(name: str) -> bool:
 
 
 def is_verifying() -> bool:
-    """Whether ``VTENSOR_VERIFY=replay``: nothing is dropped, and what would be is made again and compared.
+    """Whether ``VTENSOR_VERIFY=replay``: nothing is dropped, and what would be is recomputed and compared.
 
     Raises
     ------

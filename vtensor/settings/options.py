@@ -45,7 +45,7 @@ class Options:
                 raise ConfigError(f"{name}={word!r} is unknown; choose one of {choices}")
         if self.policy == "delta" and self.recompute == "never":
             raise ConfigError(
-                "policy='delta' chooses between copies and making again; recompute='never' leaves it no choice"
+                "policy='delta' chooses between copying and recomputing; recompute='never' leaves it no choice"
             )
         if self.spill_dir is not None and self.recompute == "only":
             raise ConfigError("recompute='only' copies nothing, so spill_dir= would stay empty; leave one of them out")
