@@ -5,7 +5,7 @@ For programs that train meanwhile: a thread would take Python's lock from them, 
 each other. The process gives way to others where it is told to, and ends when nobody asks for a while, or who asks is
 gone.
 
-Covers: the process, and what goes through the pipes: pickles, each after its length.
+Covers: the process, and what goes through the pipes: one of these types as a pickle, after its length.
 Leaves: starting it and what happens where it cannot be started (``vtensor/planning/helper.py``).
 """
 
@@ -15,19 +15,85 @@ import os
 import pickle
 import select
 import struct
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .analysis import analyze
+from .analysis import Recompute, analyze
 from .errors import InfeasibleError
 from .placing.orders import Orders, orders
-from .records.model import Plan
+from .records.device import Device
+from .records.model import Plan, Trace
 
-__all__ = ["Answer", "framed", "main", "receive"]
-
-# What was asked for, or what InfeasibleError is made of, or what else went wrong, in words.
-Answer = Plan | Orders | tuple[str, int, int, str] | str
+__all__ = [
+    "Answer",
+    "Asked",
+    "Failed",
+    "Infeasible",
+    "Order",
+    "Question",
+    "Ready",
+    "Search",
+    "framed",
+    "main",
+    "receive",
+]
 
 _PATIENCE = 30.0  # seconds without a question
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Asked: whether it is there. Answered: it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Asked: a plan, as of :func:`lgm.analyze`."""
+
+    trace: Trace
+    device: Device
+    recompute: Recompute
+    hasty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Asked: what a plan means for who follows it, as of :func:`lgm.placing.orders.orders`."""
+
+    plan: Plan
+    seated: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """Answered: there is no plan; what the exception that says so is made of."""
+
+    operation: str
+    needed: int
+    budget: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Answered: something else went wrong, in words."""
+
+    why: str
+
+
+Asked = Ready | Search | Order
+Answer = Ready | Plan | Orders | Infeasible | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, and how the process gives way to others while it answers, and from then on."""
+
+    asked: Asked
+    nice: int = 0
+    """As of nice(2)."""
+    aside: bool = False
+    """It takes only the time that others leave (SCHED_IDLE)."""
 
 
 class Readable(Protocol):
@@ -61,20 +127,20 @@ def _give_way(nice: int, aside: bool) -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def _answer(question: Any) -> Answer:
-    *asked, nice, aside = question
-    _give_way(nice, aside)
-    if not asked:
-        return "ready"
+def _answer(question: Question) -> Answer:
+    _give_way(question.nice, question.aside)
     try:
-        if isinstance(asked[0], Plan):
-            return orders(*asked)
-        trace, device, recompute, hasty = asked
-        return analyze(trace, device, recompute=recompute, hasty=hasty)
+        match question.asked:
+            case Search(trace, device, recompute, hasty):
+                return analyze(trace, device, recompute=recompute, hasty=hasty)
+            case Order(plan, seated):
+                return orders(plan, seated)
+            case Ready():
+                return question.asked
     except InfeasibleError as error:
-        return error.operation, error.needed, error.budget, str(error)
+        return Infeasible(error.operation, error.needed, error.budget, str(error))
     except Exception as error:  # whoever asks goes on without a plan
-        return f"{type(error).__name__}: {error}"
+        return Failed(f"{type(error).__name__}: {error}")
 
 
 def main() -> None:

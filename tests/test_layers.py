@@ -51,7 +51,7 @@ VTENSOR = [
     {"__main__"},
 ]
 ROOMS = {  # the modules of each package of vtensor/
-    "native": [{"cuda_headers", "cache"}, {"library"}, {"chunk_ops", "__init__"}],
+    "native": [{"cuda_headers", "cache", "core"}, {"library"}, {"chunk_ops", "__init__"}],
     "settings": [
         {"groups", "environment", "options", "sizes"},
         {"available", "which_device"},
@@ -70,7 +70,7 @@ ROOMS = {  # the modules of each package of vtensor/
     "hooks": [
         {"patches"},
         {"imports"},
-        {"doors", "foreach", "passes", "scripted"},
+        {"backwards", "doors", "foreach", "passes", "scripted", "signals"},
         {"collectives", "compiled", "kernels", "storages", "strict"},
         {"__init__"},
     ],

@@ -28,11 +28,11 @@ from .errors import (
 from .harmony import Harmony
 from .planning.current_planner import step
 from .planning.traces import record, save_trace
-from .primitives import Residency, VTensor, adopt, merge, residency, salloc, split
+from .primitives import Residency, VTensor, merge, residency, salloc, split
 from .reports.page import report
 from .reports.profile_tracks import tracks
 from .reports.stats import memory_stats, memory_summary, reset_peak_memory_stats
-from .session.enabling import disable, enable, enabled
+from .session.enabling import adopt, disable, enable, enabled
 from .session.lifecycle import is_enabled
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The three primitives of the virtualization layer, where a tensor is, and taking in those that are older.
+"""The three primitives of the virtualization layer, and where a tensor is.
 
 Source: split, salloc and merge are those of the vTensor paper (JCST 40(6), 2025); here every piece has the fixed size
 of a chunk.
@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
 from . import native
 from .addresses import address_of, storage_of
-from .errors import ConfigError, NotEnabledError
-from .session.adoption import Owner, move_in
-from .session.lifecycle import active_config, active_core, is_enabled, is_kept_off
+from .errors import ConfigError
+from .native.core import State
+from .session.lifecycle import active_config, active_core, is_kept_off
 from .settings.sizes import parse_bytes
 from .settings.which_device import which_device
 
-__all__ = ["Residency", "State", "VTensor", "adopt", "merge", "residency", "salloc", "split"]
-
-State = Literal["resident", "leaving", "absent", "arriving", "borrowed", "dropped"]
+__all__ = ["Residency", "State", "VTensor", "merge", "residency", "salloc", "split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,44 +157,3 @@ def _pieces(tensor: torch.Tensor) -> list[VTensor]:
         if first < last:
             pieces.append(VTensor(len(pieces), first, last - first, state, clean, took_from or None))
     return pieces
-
-
-def adopt(*what: Owner) -> int:
-    """Move tensors that were made before :func:`vtensor.enable` into managed memory, so that they count and can leave.
-
-    Not while another thread uses them.
-
-    Parameters
-    ----------
-    what
-        Modules (parameters, buffers and gradients), optimizers (parameters, gradients and states), tensors. Tensors
-        that share memory share it afterwards; what shares it with others that are not given, or with NumPy, stays
-        where it is, and a warning says so. As after ``model.to()``, an address that was taken before (``data_ptr()``,
-        of a parameter DLPack) is nobody's any more.
-
-    Returns
-    -------
-    int
-        Bytes moved; none while ``VTENSOR_DISABLE=1`` keeps vtensor off. Tensors smaller than ``min_size``, elsewhere
-        than on the session's device, or managed already stay as they are.
-
-    Raises
-    ------
-    NotEnabledError
-        If vtensor is not enabled.
-    ConfigError
-        For anything else than a module, an optimizer or a tensor.
-
-    Examples
-    --------
-    >>> import torch, vtensor
-    >>> model = torch.nn.Linear(1024, 1024)
-    >>> with vtensor.enabled("64MiB"):
-    ...     vtensor.adopt(model)
-    4194304
-    """
-    if is_kept_off():
-        return 0
-    if not is_enabled():
-        raise NotEnabledError
-    return move_in(what, active_config())

@@ -286,18 +286,18 @@ def test_where_no_core_is_ever_idle_it_takes_turns(helper: Any, monkeypatch: pyt
     monkeypatch.setattr("vtensor.planning.helper._WHILE", 0.0)
     spent = itertools.count(0.0, -1.0)
     monkeypatch.setattr("vtensor.planning.helper._seconds", lambda _pid: next(spent))
-    lgm.validate(module.analyze(trace, device, "never", urgent=False))
+    lgm.validate(module.analyze(trace, device, "never", priority=module.Priority.BETTER))
     assert not helper._aside
     assert os.sched_getscheduler(pid(helper)) == os.SCHED_OTHER
     assert os.getpriority(os.PRIO_PROCESS, pid(helper)) > os.getpriority(os.PRIO_PROCESS, 0)
     with pytest.raises(module.Busy):
-        module.analyze(trace, device, "never", urgent=False, turns=False)
+        module.analyze(trace, device, "never", priority=module.Priority.IDLE)
 
 
 def test_the_first_plan_waits_for_no_idle_core(helper: Any) -> None:
     """For most of a second it was looked whether one is, and then begun again: six steps of a small GPT-2."""
     trace, device = question()
-    lgm.validate(module.analyze(trace, device, "never", urgent=False))
+    lgm.validate(module.analyze(trace, device, "never", priority=module.Priority.BETTER))
     gives_way = pid(helper)
     lgm.validate(module.analyze(trace, device, "never"))
     assert pid(helper) != gives_way
@@ -364,14 +364,14 @@ def test_a_question_larger_than_a_pipe_waits_for_no_reader(helper: Any, monkeypa
         return process
 
     monkeypatch.setattr(helper, "_begin", begin_one_that_never_reads)
-    lgm.validate(module.analyze(trace, device, "never", urgent=False))
+    lgm.validate(module.analyze(trace, device, "never", priority=module.Priority.BETTER))
     assert not helper._aside
     assert pid(helper) not in stopped
 
 
 def test_it_runs_where_cores_are_idle(helper: Any) -> None:
     trace, device = question()
-    lgm.validate(module.analyze(trace, device, "never", urgent=False))
+    lgm.validate(module.analyze(trace, device, "never", priority=module.Priority.BETTER))
     if helper._aside:  # this machine may be busy
         assert os.sched_getscheduler(pid(helper)) == os.SCHED_IDLE
     assert 0 < module._seconds(pid(helper)) < 60

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 from .. import native
 from ..devices.gpu import look_at_gpu
 from ..devices.surroundings import look_around
 from ..errors import BuildError, UnsupportedDeviceError, VtensorError
+from ..native.core import Core
 from ..native.cuda_headers import cuda_include, how_to_get_them
 from ..settings.available import most_chunks, most_mappings, physical_memory, processors
 from ..settings.sizes import format_bytes
@@ -111,7 +111,7 @@ def _core() -> Iterator[Finding]:
         yield "native core", False, str(error)
 
 
-def _gpu_core(core: ModuleType) -> Iterator[Finding]:
+def _gpu_core(core: Core) -> Iterator[Finding]:
     import torch
 
     if not torch.cuda.is_available():

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import statistics
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +25,7 @@ from lgm.records.units import format_seconds
 
 from ..errors import VtensorError
 from ..logs import answer, say
+from ..native.core import Core, RawIteration, Snapshot
 from ..planning.speeds import found_device
 from ..planning.traces import size_of, speed_here, trace_of, write_if_possible
 from ..session import lifecycle
@@ -60,16 +59,14 @@ class Measuring:
         Where the iteration is written that is answered for; None: nowhere.
     """
 
-    def __init__(
-        self, core: ModuleType, gpu: str | None = None, numbers: Numbers = "fp32", path: str | None = None
-    ) -> None:
+    def __init__(self, core: Core, gpu: str | None = None, numbers: Numbers = "fp32", path: str | None = None) -> None:
         self._core, self._gpu, self._numbers, self._path = core, gpu, numbers, path
         self._times: dict[tuple[int, int], list[float]] = {}  # of each kind: operations, and bytes they allocate
-        self._newest: dict[tuple[int, int], dict[str, Any]] = {}
+        self._newest: dict[tuple[int, int], RawIteration] = {}
         self._iterations = 0
         self._kind: tuple[int, int] | None = None  # once recorded: the one that is answered for
         self._trace: lgm.Trace | None = None
-        self._shot: dict[str, Any] = {}
+        self._shot: Snapshot | None = None
         self._device: lgm.Device | None = None
         self._copying = 0
         self._pressed: list[float] = []  # times of those of this kind
@@ -119,7 +116,7 @@ class Measuring:
     def _copy(self) -> None:
         shot, raw = self._core.snapshot(), self._core.recorded_iteration()
         self._copying += 1
-        if self._shot:
+        if self._shot is not None:
             self._device = found_device(lifecycle.active_config(), self._shot, shot, raw["stalls"] / 1e9)
         if self._copying > _TOUCHING and raw["took"] and _kind(raw) == self._kind:
             self._pressed.append(raw["took"] / 1e9)
@@ -151,7 +148,7 @@ class Measuring:
             return
         self._say_how()
         device = self._device or found_device(lifecycle.active_config(), {}, self._core.snapshot())
-        beside = int(self._core.unmanaged()["peak"])
+        beside = self._core.unmanaged()["peak"]
         try:
             pressed = _paced(self._trace, self._pressed) if self._pressed else None
             if pressed is not None and pressed.seconds < self._trace.seconds:
@@ -201,7 +198,7 @@ class Measuring:
         _say(f"too little was copied to measure it: {ASSUMED_LINK / 1e9:.0f} GB/s {way} is assumed{self._why}")
 
 
-def _kind(raw: dict[str, Any]) -> tuple[int, int]:
+def _kind(raw: RawIteration) -> tuple[int, int]:
     return len(raw["op_name"]), int(raw["tensor_bytes"][raw["tensor_born"] >= 0].sum())
 
 

@@ -6,20 +6,19 @@ Leaves: everything a session is on any device (``session``).
 
 from __future__ import annotations
 
-from types import ModuleType
-
 from ..errors import ConfigError
+from ..native.core import Core
 from ..settings.config import Config
 
 __all__ = ["fit", "resize", "start", "stop"]
 
 
-def fit(_core: ModuleType, config: Config) -> Config:
+def fit(_core: Core, config: Config) -> Config:
     """Any settings suit a processor."""
     return config
 
 
-def start(core: ModuleType, config: Config) -> None:
+def start(core: Core, config: Config) -> None:
     """Start the core; :func:`stop` undoes it."""
     try:
         core.start(
@@ -34,10 +33,10 @@ def start(core: ModuleType, config: Config) -> None:
         raise ConfigError(str(error)) from None
 
 
-def resize(_core: ModuleType, _config: Config) -> None:
+def resize(_core: Core, _config: Config) -> None:
     """Nobody but the core holds chunks."""
 
 
-def stop(core: ModuleType) -> None:
+def stop(core: Core) -> None:
     """Stop the core; does nothing where it does not run."""
     core.stop()

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 from ..errors import ConfigError, UnsupportedDeviceError
 from ..hooks.strict import be_strict, is_strict
 from ..logs import log
+from ..native.core import Core, CudaDevice
 from ..settings.config import Config
 from ..settings.environment import is_set
 from ..settings.sizes import format_bytes
@@ -27,8 +27,8 @@ _kept: list[DevicePool] = []  # of earlier sessions whose tensors live on
 _set_before: tuple[bool, bool] | None = None  # of torch: threads of backward, fused TorchScript; None: not changed
 
 
-def look_at_gpu(core: ModuleType, ordinal: int) -> dict[str, Any]:
-    """What the core finds out about a GPU: ``name``, ``integrated`` (its memory is the processor's), ``host_in_place``.
+def look_at_gpu(core: Core, ordinal: int) -> CudaDevice:
+    """What the core finds out about a GPU.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def look_at_gpu(core: ModuleType, ordinal: int) -> dict[str, Any]:
             "device='cpu' to manage CPU tensors"
         )
     try:
-        found: dict[str, Any] = core.probe_cuda(ordinal)
+        found = core.probe_cuda(ordinal)
     except core.InvalidUse as error:
         raise UnsupportedDeviceError(str(error)) from None
     if not found["virtual_memory"]:
@@ -51,7 +51,7 @@ def look_at_gpu(core: ModuleType, ordinal: int) -> dict[str, Any]:
     return found
 
 
-def fit(core: ModuleType, config: Config) -> Config:
+def fit(core: Core, config: Config) -> Config:
     """Settings that suit the GPU: where its memory is the processor's, nothing is copied.
 
     Raises
@@ -75,7 +75,7 @@ def fit(core: ModuleType, config: Config) -> Config:
     return replace(config, recompute="only")
 
 
-def start(core: ModuleType, config: Config) -> None:
+def start(core: Core, config: Config) -> None:
     """Start the core on ``config.ordinal``; its chunks come from a CuPy pool where there is CuPy.
 
     :func:`stop` undoes it, also in part.
@@ -114,7 +114,7 @@ def _set_torch(multithreaded: bool, fused: bool) -> None:
     torch._C._jit_override_can_fuse_on_gpu(fused)
 
 
-def resize(core: ModuleType, config: Config) -> None:
+def resize(core: Core, config: Config) -> None:
     """The pool follows a budget that changed; the core has changed its own already."""
     if _pool is None:
         return
@@ -123,7 +123,7 @@ def resize(core: ModuleType, config: Config) -> None:
     core.donate(_pool.lend(max(config.budget_chunks - _pool.lent_bytes // config.chunk, 0)))
 
 
-def stop(core: ModuleType) -> None:
+def stop(core: Core) -> None:
     """Stop the core; raises ``torch.OutOfMemoryError`` if live tensors in the host store cannot come back.
 
     May be called again where it was interrupted, and where nothing was started.

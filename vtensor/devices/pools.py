@@ -11,9 +11,9 @@ CuPy is an extra (``cupy-cuda13x``). Without it the core makes its chunks itself
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
+from ..native.core import Core
 from ..settings.sizes import format_bytes
 
 __all__ = ["ChunkSource", "DevicePool"]
@@ -156,7 +156,7 @@ class DevicePool:
         return f"<DevicePool: {format_bytes(self.lent_bytes)} lent, limit {format_bytes(self._pool.get_limit())}>"
 
 
-def make_device_pool(core: ModuleType, chunk: int, ordinal: int, budget: int) -> DevicePool | None:
+def make_device_pool(core: Core, chunk: int, ordinal: int, budget: int) -> DevicePool | None:
     """The pool of a session on a GPU, or None where there is no CuPy for it."""
     try:
         import cupy

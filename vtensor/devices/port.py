@@ -6,9 +6,9 @@ Covers: which module answers for which device. Leaves: the answers (``cpu``, ``g
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Literal, Protocol
 
+from ..native.core import Core
 from ..settings.config import Config
 from . import cpu, gpu
 
@@ -18,16 +18,16 @@ __all__ = ["Port", "port_of"]
 class Port(Protocol):
     """The functions of such a module; `core` is the native core."""
 
-    def fit(self, core: ModuleType, config: Config) -> Config:
+    def fit(self, core: Core, config: Config) -> Config:
         """Settings that suit the device; raises UnsupportedDeviceError where managing its memory cannot work."""
 
-    def start(self, core: ModuleType, config: Config) -> None:
+    def start(self, core: Core, config: Config) -> None:
         """Start the core there; :meth:`stop` undoes it, also in part."""
 
-    def resize(self, core: ModuleType, config: Config) -> None:
+    def resize(self, core: Core, config: Config) -> None:
         """Follow a budget that the core has taken already."""
 
-    def stop(self, core: ModuleType) -> None:
+    def stop(self, core: Core) -> None:
         """Stop the core; may be called again where it was interrupted, and where nothing was started.
 
         Raises

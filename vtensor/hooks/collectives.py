@@ -10,17 +10,17 @@ Leaves: what is done with arguments of collectives (``kernels/torch/torch_observ
 from __future__ import annotations
 
 import functools
-from types import ModuleType
 from typing import Any
 
 from torch import distributed
 
+from ..native.core import Core
 from .patches import replace
 
 __all__ = ["watch_collectives"]
 
 
-def watch_collectives(core: ModuleType) -> None:
+def watch_collectives(core: Core) -> None:
     """Let `core` see operations once there is a process group, until :func:`vtensor.hooks.patches.restore`."""
     if not distributed.is_available():
         return

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ..addresses import address_of
+from ..native.core import Core
 from .imports import when_imported
 from .patches import replace
 
@@ -32,7 +33,7 @@ def _written_by(graph: Any, inputs: Sequence[Any]) -> Iterable[Any]:
     return list(inputs) if which is None else [inputs[index] for index in which]
 
 
-def _unseen(run: Callable[..., Any], core: ModuleType, written: Callable[..., Iterable[Any]]) -> Callable[..., Any]:
+def _unseen(run: Callable[..., Any], core: Core, written: Callable[..., Iterable[Any]]) -> Callable[..., Any]:
     @functools.wraps(run)
     def runs(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         for address in _addresses(written(self, inputs)):
@@ -47,7 +48,7 @@ def _unseen(run: Callable[..., Any], core: ModuleType, written: Callable[..., It
     return runs
 
 
-def _resident(run: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
+def _resident(run: Callable[..., Any], core: Core) -> Callable[..., Any]:
     @functools.wraps(run)
     def runs(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         before = core.kept()
@@ -65,12 +66,12 @@ def _addresses(values: Iterable[Any]) -> list[int]:
     return [address for address in found if address]
 
 
-def _watch(module: ModuleType, core: ModuleType) -> None:
+def _watch(module: ModuleType, core: Core) -> None:
     if (graph := getattr(module, "CompiledFxGraph", None)) is not None:
         replace(graph, "__call__", _unseen(graph.__call__, core, _written_by))
 
 
-def watch_compiled(core: ModuleType) -> None:
+def watch_compiled(core: Core) -> None:
     """Tell `core` when such a graph runs, until :func:`vtensor.hooks.patches.restore`."""
     when_imported(_GRAPHS, lambda module: _watch(module, core))
     for name in _RUNNERS:

@@ -1,26 +1,22 @@
 """Python-visible doors through which a tensor's address leaves torch: numpy, DLPack, ``data_ptr``, storages.
 
 Covers: telling the core that an address was given away, so that from then on its data is mapped wherever it is,
-also for readers the processor does not catch (a ``write(2)`` of the kernel), and is never taken for unchanged; and,
-on a GPU, what a backward written in Python works on.
-Leaves: plain reads and writes by instructions; those the fault handler serves (``kernels/process/fault_handler.h``);
-taking the doors away again (``patches``).
+also for readers the processor does not catch (a ``write(2)`` of the kernel), and is never taken for unchanged.
+Leaves: what a backward written in Python works on (``backwards``); plain reads and writes by instructions, which the
+fault handler serves (``kernels/process/fault_handler.h``); taking the doors away again (``patches``).
 """
 
 from __future__ import annotations
 
-import faulthandler
-import functools
-import signal
 import sys
-import threading
 from collections.abc import Callable
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 import torch
 
 from ..addresses import raw_address
+from ..native.core import Core
 from .patches import named_as, replace
 
 __all__ = ["open_doors"]
@@ -57,7 +53,7 @@ _COMPARE_TENSORS = (
 )
 
 
-def _door(owner: Any, name: str, core: ModuleType) -> Callable[..., Any]:
+def _door(owner: Any, name: str, core: Core) -> Callable[..., Any]:
     original = getattr(owner, name)
     passed: tuple[str, ...] = ()
     if name == "data_ptr":
@@ -84,85 +80,9 @@ def _is_of(packages: tuple[str, ...], module: str) -> bool:
     return f"{module}.".startswith(packages)
 
 
-def _keeping_ours_on_top(change: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
-    @functools.wraps(change)
-    def change_and_arm(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return change(*args, **kwargs)
-        finally:  # else it would print a crash each time an absent vTensor is touched, or that would be tried for ever
-            if change.__name__ == "enable":
-                core.note_pythons_handler()
-            core.arm_fault_handler()
-
-    return change_and_arm
-
-
-class _Backward(threading.local):
-    """The innermost backward written in Python that runs in this thread."""
-
-    runs = False
-    unseen = False
-    """It may write what it is given by kernels that nobody sees."""
-
-
-def _addresses(values: Any) -> list[int]:
-    """Of the tensors among `values`, which may be in lists."""
-    found = []
-    for value in values:
-        if isinstance(value, list):
-            found += _addresses(value)
-        elif isinstance(value, torch.Tensor):
-            found.append(raw_address(value))
-    return found
-
-
-def _watch_backwards(core: ModuleType) -> None:
-    """A backward written in Python may hand its tensors to kernels that nobody sees (forwards are the observer's).
-
-    So nothing that is made in it is recomputed, and its gradients and what it takes from ``ctx.saved_tensors`` may be
-    something else afterwards. On a device where nothing faults they are moreover resident until it returns.
-    """
-    owner: Any = torch.autograd.function.BackwardCFunction
-    unpacked = owner.saved_tensors
-    here, ordered = _Backward(), core.ordered()
-
-    def keeping(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def apply(self: Any, *args: Any) -> Any:
-            before, closed, outer = core.kept(), core.close_eyes(), (here.runs, here.unseen)
-            here.runs, here.unseen = True, core.writes_unseen(type(self).__name__.removesuffix("Backward"))
-            try:
-                if ordered or here.unseen:
-                    core.keep(_addresses(args), here.unseen)
-                return plain(self, *args)
-            finally:
-                here.runs, here.unseen = outer
-                core.release_kept(before)
-                if closed:
-                    core.open_eyes()
-
-        return apply
-
-    def saved_tensors(self: Any) -> Any:
-        values = unpacked.__get__(self)
-        if here.unseen or (ordered and here.runs):
-            core.keep(_addresses(values), here.unseen)
-        return values
-
-    for name in ("apply", "apply_boxed"):  # torch 2.13 has the second
-        if hasattr(owner, name):
-            replace(owner, name, keeping(getattr(owner, name)))
-    replace(owner, "saved_tensors", property(saved_tensors))
-
-
-def open_doors(core: ModuleType, device: str) -> None:
+def open_doors(core: Core, device: str) -> None:
     """Replace the doors on torch's classes by ones that tell `core`, until :func:`vtensor.hooks.patches.restore`."""
     for owner, name in [*_DOORS[device], *_DLPACK]:
         replace(owner, name, _door(owner, name, core))
     if (table := vars(torch.Tensor).get(_TABLE)) is not None:
         replace(torch.Tensor, _TABLE, core.telling_table(table))
-    _watch_backwards(core)
-    if faulthandler.is_enabled():
-        core.note_pythons_handler()
-    for name in ("enable", "disable"):
-        replace(faulthandler, name, _keeping_ours_on_top(getattr(faulthandler, name), core))
-    replace(signal, "signal", _keeping_ours_on_top(signal.signal, core))

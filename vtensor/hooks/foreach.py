@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..native.core import Core
 from .imports import when_imported
 from .patches import named_as, replace
 
@@ -60,7 +61,7 @@ def _joined(results: list[Any]) -> Any:
     return first
 
 
-def _cutting(original: Callable[..., Any], core: ModuleType, limit: Callable[[], int]) -> Callable[..., Any]:
+def _cutting(original: Callable[..., Any], core: Core, limit: Callable[[], int]) -> Callable[..., Any]:
     name = original.__name__
     makes = not name.endswith("_") and name not in _SCALARS
 
@@ -84,7 +85,7 @@ def _cutting(original: Callable[..., Any], core: ModuleType, limit: Callable[[],
     return call
 
 
-def cut_foreach(core: ModuleType, limit: Callable[[], int]) -> None:
+def cut_foreach(core: Core, limit: Callable[[], int]) -> None:
     """Wrap every multi-tensor operation of ``torch``, until :func:`vtensor.hooks.patches.restore`.
 
     `limit` gives the bytes one call may use.
@@ -119,7 +120,7 @@ def _tell_compiler(rules: ModuleType, calls: dict[Any, Any]) -> None:
 
 @functools.cache  # one for good: torch.jit knows functions by where they are
 def _known_to_scripts(
-    name: str, original: Callable[..., Any], core: ModuleType, limit: Callable[[], int]
+    name: str, original: Callable[..., Any], core: Core, limit: Callable[[], int]
 ) -> Callable[..., Any]:
     """Cuts, is what ``torch.jit.script`` takes for torch's own, and what pickle finds under its name."""
     call = _cutting(original, core, limit)

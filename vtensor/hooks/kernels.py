@@ -13,11 +13,11 @@ import mmap
 from collections.abc import Callable
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
+from ..native.core import Core
 from .imports import when_imported
 from .patches import replace
 
@@ -26,7 +26,7 @@ __all__ = ["watch_kernels"]
 _EXTENSIONS = "torch.utils.cpp_extension"
 
 
-def _changing(change: Callable[..., Any], core: ModuleType, concerns: Callable[..., bool]) -> Callable[..., Any]:
+def _changing(change: Callable[..., Any], core: Core, concerns: Callable[..., bool]) -> Callable[..., Any]:
     @functools.wraps(change)
     def changes(*args: Any, **kwargs: Any) -> Any:
         if not concerns(*args):
@@ -61,7 +61,7 @@ def _may_be_of_what_it_loads(_loader: Any, spec: ModuleSpec) -> bool:
         return False
 
 
-def watch_kernels(core: ModuleType) -> None:
+def watch_kernels(core: Core) -> None:
     """Tell `core` before and after, until :func:`vtensor.hooks.patches.restore`."""
 
     def watch(owner: Any, name: str, concerns: Callable[..., bool]) -> None:

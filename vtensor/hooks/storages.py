@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..addresses import raw_address, storage_of
+from ..native.core import Core
 from .imports import when_imported
 from .patches import named_as, replace
 from .scripted import tensors_of_scripted
@@ -41,7 +42,7 @@ _SAFETENSORS = "safetensors.torch"
 
 
 @contextlib.contextmanager
-def _mapped(addresses: Iterable[int], core: ModuleType, *, made: bool = False) -> Iterator[None]:
+def _mapped(addresses: Iterable[int], core: Core, *, made: bool = False) -> Iterator[None]:
     given = core.Given()
     try:
         given.add([address for address in addresses if address])
@@ -53,7 +54,7 @@ def _mapped(addresses: Iterable[int], core: ModuleType, *, made: bool = False) -
 
 
 def _mapping(
-    call: Callable[..., Any], addresses: Callable[..., Iterable[int]], core: ModuleType, *, made: bool = False
+    call: Callable[..., Any], addresses: Callable[..., Iterable[int]], core: Core, *, made: bool = False
 ) -> Callable[..., Any]:
     """With what it is given mapped, and what it makes if that is `made` past torch's operations."""
 
@@ -69,9 +70,7 @@ def _of_storages(*args: Any) -> list[int]:
     return [raw_address(value) for value in args if isinstance(value, torch.UntypedStorage)]
 
 
-def _saving_script(
-    save: Callable[..., Any], save_to_bytes: Callable[..., bytes], core: ModuleType
-) -> Callable[..., Any]:
+def _saving_script(save: Callable[..., Any], save_to_bytes: Callable[..., bytes], core: Core) -> Callable[..., Any]:
     """With what the script holds mapped; by way of the host's memory, where nobody can tell what that is."""
 
     @functools.wraps(save)
@@ -92,7 +91,7 @@ def _of_specs(*args: Any) -> list[int]:
     return [getattr(spec, "data_ptr", 0) for given in args if isinstance(given, dict) for spec in given.values()]
 
 
-def _watch_safetensors(module: ModuleType, core: ModuleType) -> None:
+def _watch_safetensors(module: ModuleType, core: Core) -> None:
     for name in ("serialize", "serialize_file"):
         if hasattr(module, name):
             replace(module, name, _mapping(getattr(module, name), _of_specs, core))
@@ -114,7 +113,7 @@ def _allocated_as_tensors(clone: Callable[..., Any]) -> Callable[..., Any]:
     return managed
 
 
-def _resident(call: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
+def _resident(call: Callable[..., Any], core: Core) -> Callable[..., Any]:
     @functools.wraps(call)
     def calls(self: Any, size: Any) -> Any:
         before = core.kept()
@@ -128,7 +127,7 @@ def _resident(call: Callable[..., Any], core: ModuleType) -> Callable[..., Any]:
     return calls
 
 
-def watch_storages(core: ModuleType, device: str) -> None:
+def watch_storages(core: Core, device: str) -> None:
     """Tell `core` of it, until :func:`vtensor.hooks.patches.restore`."""
     if device == "cuda":
         replace(torch.UntypedStorage, "resize_", _resident(torch.UntypedStorage.resize_, core))

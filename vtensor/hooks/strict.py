@@ -14,13 +14,14 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from types import FrameType, ModuleType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
 
 from ..addresses import address_of
 from ..logs import say
+from ..native.core import Core
 from ..settings.environment import is_set
 from .patches import replace
 
@@ -38,7 +39,7 @@ if is_strict():  # when vtensor is imported: CUDA reads it once, when it is firs
     os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
 
 
-def be_strict(core: ModuleType) -> None:
+def be_strict(core: Core) -> None:
     """Have failures explained until the session ends."""
     shown = sys.excepthook
 
@@ -50,7 +51,7 @@ def be_strict(core: ModuleType) -> None:
     replace(sys, "excepthook", show)
 
 
-def explain(core: ModuleType, error: BaseException, trace: TracebackType | None) -> str:
+def explain(core: Core, error: BaseException, trace: TracebackType | None) -> str:
     """What was away where the error came from, for people; empty if it is no failed access of a device."""
     if not any(fault in str(error) for fault in _FAULTS):
         return ""
@@ -65,7 +66,7 @@ def explain(core: ModuleType, error: BaseException, trace: TracebackType | None)
     ])  # fmt: skip
 
 
-def _away(core: ModuleType, frame: FrameType, line: int) -> Iterator[str]:
+def _away(core: Core, frame: FrameType, line: int) -> Iterator[str]:
     place = f"{frame.f_code.co_filename}, line {line}, in {frame.f_code.co_name}"
     for name, value in frame.f_locals.items():
         for path, tensor in _tensors(name, value):

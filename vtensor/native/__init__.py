@@ -1,7 +1,8 @@
 """The native core: the C++ of ``kernels/``, built on first use and loaded.
 
-``library`` builds and loads it, ``cache`` says where builds are kept and whether they may be trusted, ``cuda_headers``
-finds what a build for a GPU needs. ``chunk_ops`` launches kernels on a GPU's bytes, for measuring and tests.
+``library`` builds and loads it, ``core`` types what it offers, ``cache`` says where builds are kept and whether they
+may be trusted, ``cuda_headers`` finds what a build for a GPU needs. ``chunk_ops`` launches kernels on a GPU's bytes,
+for measuring and tests.
 """
 
 from __future__ import annotations

@@ -24,13 +24,14 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
+from typing import cast
 
 from lgm.progress import Bar
 
 from ..errors import BuildError
 from ..logs import say
 from .cache import cache_dir, check_ours, is_whole, make_private
+from .core import Core
 from .cuda_headers import cuda_include, how_to_get_them
 
 __all__ = [
@@ -247,8 +248,8 @@ def _build_once(target: Path) -> None:
 
 
 @lru_cache(maxsize=1)
-def load() -> ModuleType:
-    """The native core as a module, compiled first if there is no build for this torch yet.
+def load() -> Core:
+    """The native core, a module, compiled first if there is no build for this torch yet.
 
     Raises
     ------
@@ -275,7 +276,7 @@ def load() -> ModuleType:
         spec.loader.exec_module(module)
     except ImportError as error:
         raise BuildError(f"cannot load {target} ({error}); {_remedy(str(error))}") from None
-    return module
+    return cast(Core, module)
 
 
 def _remedy(error: str) -> str:

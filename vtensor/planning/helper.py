@@ -22,17 +22,20 @@ import subprocess
 import sys
 import threading
 import time
+from enum import Enum
 from pathlib import Path
-from typing import Any
 
 import lgm
-from lgm.helper import framed, receive
+from lgm.helper import Answer, Asked, Failed, Infeasible, Order, Question, Ready, Search, framed, receive
 from lgm.placing import orders as placing
 from lgm.placing.orders import Orders
 
 from ..logs import log
 
-__all__ = ["FEW", "Abandoned", "Busy", "abandon", "analyze", "analyze_here", "begin", "is_beside", "orders", "prepare"]
+__all__ = [
+    "FEW", "Abandoned", "Busy", "Priority", "abandon", "analyze", "analyze_here", "begin", "is_beside", "orders",
+    "prepare",
+]  # fmt: skip
 
 # It gives way before it imports anything, which takes longer than some analyses.
 _START = """
@@ -58,6 +61,14 @@ class Busy(Exception):
     """No core is idle for it, and it is not worth the time of those that are not."""
 
 
+class Priority(Enum):
+    """How much of a machine's time a plan is worth."""
+
+    FIRST = "there is none yet: it takes its turn with the program"
+    BETTER = "where no core is idle it takes turns, but gives way"
+    IDLE = "only what others leave; Busy is raised where that is nothing"
+
+
 def _seconds(pid: int) -> float:
     """Of processor time that a process had; of one that ended, without end."""
     try:
@@ -81,28 +92,27 @@ class _Helper:
         self._gives_way = False  # the process does; there is no way back
         self._abandoned = False
 
-    def analyze(
-        self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, hasty: bool, urgent: bool, turns: bool
-    ) -> lgm.Plan:
-        """`turns`: it is worth the time of busy cores; else Busy is raised where no other is left."""
+    def analyze(self, search: Search, priority: Priority) -> lgm.Plan:
         with self._asking:
-            answer = self._ask((trace, device, recompute, hasty), urgent, turns) if self.works else None
+            answer = self._ask(search, priority) if self.works else None
         if answer is None:
-            return self.here(trace, device, recompute, hasty)
+            return self.here(search)
         self._check()
-        if isinstance(answer, tuple):
-            raise lgm.InfeasibleError(*answer)
-        if isinstance(answer, str):
-            raise RuntimeError(answer)
-        plan: lgm.Plan = answer
-        return plan
+        match answer:
+            case lgm.Plan():
+                return answer
+            case Infeasible(operation, needed, budget, text):
+                raise lgm.InfeasibleError(operation, needed, budget, text)
+            case Failed(why):
+                raise RuntimeError(why)
+        raise RuntimeError(f"the helper answered {answer!r}")
 
     def orders(self, plan: lgm.Plan, seated: int | None) -> Orders:
         """By the process where seats are given out, which takes seconds for large iterations."""
         answer = None
         if seated is not None and self.works and plan.trace.operations > FEW:
             with self._asking:
-                answer = self._ask((plan, seated), urgent=not self._gives_way)
+                answer = self._ask(Order(plan, seated), Priority.BETTER if self._gives_way else Priority.FIRST)
         self._check()
         return answer if isinstance(answer, Orders) else placing.orders(plan, seated)
 
@@ -112,38 +122,40 @@ class _Helper:
             return
         try:
             if self.works and self._process is None:
-                self._ask(())
+                self._ask(Ready())
         except Abandoned:
             pass
         finally:
             self._asking.release()
 
-    def here(self, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, hasty: bool) -> lgm.Plan:
+    def here(self, search: Search) -> lgm.Plan:
         """By the thread that asks."""
         self._check()
-        return lgm.analyze(trace, device, recompute=recompute, hasty=hasty)
+        return lgm.analyze(search.trace, search.device, recompute=search.recompute, hasty=search.hasty)
 
-    def _ask(self, question: tuple[Any, ...], urgent: bool = True, turns: bool = True) -> Any:
+    def _ask(self, asked: Asked, priority: Priority = Priority.FIRST) -> Answer | None:
         """None if there is no helper, and will be none."""
-        if urgent and self._gives_way:
+        first = priority is Priority.FIRST
+        if first and self._gives_way:
             self.end()
         for _ in range(3):  # it may have ended, as nobody asked for a while; and see _is_answered()
-            aside = self._aside and not urgent
-            if not (urgent or aside or turns):
+            aside = self._aside and not first
+            if priority is Priority.IDLE and not aside:
                 raise Busy
-            nice = 0 if urgent or aside else _NICE
+            question = Question(asked, 0 if first or aside else _NICE, aside)
             try:
                 process = self._process
                 if process is None or process.poll() is not None:
-                    process = self._begin(nice, aside)
+                    process = self._begin(question)
                 assert process.stdin is not None and process.stdout is not None
                 self._check()
-                self._gives_way = not urgent
-                if not self._is_answered(process, framed((*question, nice, aside)), watch=aside):
+                self._gives_way = not first
+                if not self._is_answered(process, framed(question), watch=aside):
                     self._aside = False
                     self.end()
                     continue
-                return receive(process.stdout)
+                answer: Answer = receive(process.stdout)
+                return answer
             except (OSError, EOFError, ValueError) as error:
                 self.end()
                 self._check()
@@ -183,14 +195,15 @@ class _Helper:
                     if had - before < _SHARE * _WHILE:
                         return False
 
-    def _begin(self, nice: int, aside: bool) -> subprocess.Popen[bytes]:
+    def _begin(self, question: Question) -> subprocess.Popen[bytes]:
+        """One that gives way as it will be asked to."""
         self.end()
         if not sys.executable:
             raise OSError("no Python to start")
         # Programs put more there than strings; whatever else there is Python passes over.
         path = [os.fsdecode(entry) for entry in sys.path if isinstance(entry, str | bytes | os.PathLike)]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(path=path, nice=nice, aside=aside)],
+            [sys.executable, "-c", _START.format(path=path, nice=question.nice, aside=question.aside)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -236,14 +249,10 @@ def analyze(
     recompute: lgm.Recompute,
     *,
     hasty: bool = False,
-    urgent: bool = True,
-    turns: bool = True,
+    priority: Priority = Priority.FIRST,
 ) -> lgm.Plan:
-    """What :func:`lgm.analyze` returns and raises; :class:`Abandoned` if no plan is wanted.
-
-    `urgent`: there is none yet. `turns`: it is worth the time of busy cores, where none is idle.
-    """
-    return _helper.analyze(trace, device, recompute, hasty=hasty, urgent=urgent, turns=turns)
+    """What :func:`lgm.analyze` returns and raises; :class:`Abandoned` if no plan is wanted."""
+    return _helper.analyze(Search(trace, device, recompute, hasty), priority)
 
 
 def orders(plan: lgm.Plan, seated: int | None) -> Orders:
@@ -253,7 +262,7 @@ def orders(plan: lgm.Plan, seated: int | None) -> Orders:
 
 def analyze_here(trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute, *, hasty: bool = False) -> lgm.Plan:
     """The same, by this thread."""
-    return _helper.here(trace, device, recompute, hasty)
+    return _helper.here(Search(trace, device, recompute, hasty))
 
 
 def is_beside() -> bool:
@@ -262,9 +271,8 @@ def is_beside() -> bool:
 
 
 def prepare(allocations: int) -> None:
-    """A plan will be wanted of an iteration with about so many allocations: a helper is there by then.
-
-    To begin one takes half a second where all cores are busy.
+    """A plan will be wanted of an iteration with about so many allocations: a helper, which takes half a second to begin
+    where all cores are busy, is there by then.
     """
     if allocations > FEW // 2 and _helper.works:
         with contextlib.suppress(RuntimeError):  # no thread can be started: then it is begun when it is asked

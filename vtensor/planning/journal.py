@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import collections
 import time
-from types import ModuleType
 from typing import Any
 
 from lgm.progress import is_watched
 
 from ..logs import say
+from ..native.core import Core, PlanCounters, Snapshot
 from ..settings.sizes import format_bytes
 
 __all__ = ["Journal"]
 
 _MOST = 2000  # iterations, the newest
+_Moment = tuple[float, Snapshot, PlanCounters]
 
 
 class Journal:
     """One row for each iteration, from the first boundary on."""
 
-    def __init__(self, core: ModuleType) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self._before: tuple[float, dict[str, Any], dict[str, Any]] | None = None
+        self._before: _Moment | None = None
         self._next_line: float | None = None  # when; None: nobody watches
         self._rows: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MOST)
 
@@ -51,8 +52,8 @@ class Journal:
         """
         self._next_line = 0.0
 
-    def _show(self, now: float, row: dict[str, Any], shot: dict[str, Any]) -> None:
-        held, budget = (format_bytes(shot[name] * shot["chunk_bytes"]) for name in ("held_chunks", "budget_chunks"))
+    def _show(self, now: float, row: dict[str, Any], shot: Snapshot) -> None:
+        held, budget = (format_bytes(n * shot["chunk_bytes"]) for n in (shot["held_chunks"], shot["budget_chunks"]))
         self._next_line = now + (2.0 if is_watched() else 10.0)
         say(
             f"vtensor: iteration {row['iteration']}, {row['seconds']} s; held {held} of {budget}; "
@@ -60,12 +61,8 @@ class Journal:
         )
 
     @staticmethod
-    def _row(before: Any, now: Any) -> dict[str, Any]:
+    def _row(before: _Moment, now: _Moment) -> dict[str, Any]:
         (begun, was, plans_were), (ended, is_, plans) = before, now
-
-        def moved(name: str) -> str:
-            return format_bytes(is_[name] - was[name])
-
         what = "no plan yet" if not plans_were["installed"] else "not one that is planned"
         if plans["planned"] > plans_were["planned"]:
             what = "followed its plan"
@@ -77,8 +74,8 @@ class Journal:
         return {
             "iteration": plans["iterations"],
             "seconds": f"{ended - begun:.3f}",
-            "out": moved("moved_out"),
-            "in": moved("moved_in"),
-            "recomputed": moved("made_bytes"),
+            "out": format_bytes(is_["moved_out"] - was["moved_out"]),
+            "in": format_bytes(is_["moved_in"] - was["moved_in"]),
+            "recomputed": format_bytes(is_["made_bytes"] - was["made_bytes"]),
             "plan": what,
         }

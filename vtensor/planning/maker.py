@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from lgm.placing.orders import Orders, arrivals_alone
 from lgm.timing.prefetch import prefetch
 
 from ..logs import log
+from ..native.core import Core, RawIteration
 from ..settings.config import Config
 from ..settings.sizes import format_bytes
 from .background import Background
@@ -36,7 +36,7 @@ __all__ = ["PlanMaker"]
 class PlanMaker:
     """One per enabled session. Plans are forgotten by one thread while another makes the next."""
 
-    def __init__(self, core: ModuleType, config: Config) -> None:
+    def __init__(self, core: Core, config: Config) -> None:
         self.core, self.config = core, config
         kinds: dict[str, Callable[[Recording, Any, lgm.Device], None]] = {"plan": self._plan, "delta": self._prefetch}
         self._make = kinds.get(config.policy)  # of an iteration that is worth it (kernels/iteration/sightings.h)
@@ -56,7 +56,7 @@ class PlanMaker:
         """Whether :meth:`make_of` may be called."""
         return self.makes and not self.work.busy
 
-    def make_of(self, raw: dict[str, Any], device: lgm.Device) -> None:
+    def make_of(self, raw: RawIteration, device: lgm.Device) -> None:
         """Begin to make what is to be made of an iteration, as the core recorded it."""
         self._forgotten_when_begun = self._forgotten
         begin()
@@ -81,7 +81,7 @@ class PlanMaker:
         self.core.forget_plans()
         self.core.expect_shortfall(0)
 
-    def _analyze(self, raw: dict[str, Any], device: lgm.Device) -> None:
+    def _analyze(self, raw: RawIteration, device: lgm.Device) -> None:
         assert self._make is not None
         try:
             self._make(make_recording(raw, self.config.chunk), raw, device)
@@ -107,7 +107,7 @@ class PlanMaker:
             return True
         return False
 
-    def _prefetch(self, recording: Recording, raw: dict[str, Any], device: lgm.Device) -> None:
+    def _prefetch(self, recording: Recording, raw: RawIteration, device: lgm.Device) -> None:
         arrivals = prefetch(recording.trace, raw["use_away"], device)
         found = arrivals_alone(arrivals, recording.trace.tensors)
         # Another of an iteration that follows it would bring nothing: there nothing was found away.
@@ -126,7 +126,7 @@ class PlanMaker:
     def _is_outdated(self, device: lgm.Device) -> bool:
         return device.budget_chunks != self.config.budget_chunks or self._forgotten_when_begun != self._forgotten
 
-    def _plan(self, recording: Recording, _raw: dict[str, Any], device: lgm.Device) -> None:
+    def _plan(self, recording: Recording, _raw: RawIteration, device: lgm.Device) -> None:
         less = to_plan_for(self.core, recording.trace, device, self.config.recompute)
         beside = self.core.snapshot()["borrowed_bytes"]["peak"] // self.config.chunk
         first, haste = self.plan is None, not recording.followed

@@ -11,13 +11,13 @@ import atexit
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch.optim import optimizer as torch_optimizer
 
 from ..logs import ours_only
+from ..native.core import Core, Snapshot
 from ..settings.config import Config
 from .helper import abandon, prepare
 from .journal import Journal
@@ -33,7 +33,7 @@ _ELSEWHERE = "the thread that ended the last iteration does nothing in the next:
 class Planner:
     """One per enabled session."""
 
-    def __init__(self, core: ModuleType, config: Config) -> None:
+    def __init__(self, core: Core, config: Config) -> None:
         self.core, self.maker = core, PlanMaker(core, config)
         self._marked = False  # somebody calls step()
         self._inside = False  # of what is one iteration, whatever steps there are
@@ -45,7 +45,7 @@ class Planner:
         self.after_steps: list[Callable[[Any], None]] = []  # called with an optimizer after its step, before that
         self.shelves = 0  # allocations in which tensors lie side by side, so far
         self._process = os.getpid()
-        self._figures: dict[str, Any] = {}  # of the core, at the last boundary
+        self._figures: Snapshot | None = None  # of the core, at the last boundary
 
     @property
     def config(self) -> Config:
@@ -161,10 +161,12 @@ class Planner:
         for listener in list(self.listeners):  # one may end its listening
             with ours_only("something at the end of an iteration was left out"):
                 listener()
-        before, now = self._figures, self.core.snapshot() if self.maker.makes else {}
+        if not self.maker.makes:
+            return
+        before, now = self._figures, self.core.snapshot()
         self._figures = now
         if self.config.policy == "plan" and self.maker.plan is None and _left(now) and not _left(before):
-            prepare(now["allocations"] - before.get("allocations", 0))
+            prepare(now["allocations"] - (before["allocations"] if before is not None else 0))
         if telling and self.maker.is_free:
             raw = self.core.recorded_iteration()
             if not len(raw["op_name"]):
@@ -172,7 +174,7 @@ class Planner:
                 return
             if not raw["took"]:  # on a GPU, where another round ended meanwhile, which was not timed
                 return
-            self.maker.make_of(raw, found_device(self.config, before, now, raw["stalls"] / 1e9))
+            self.maker.make_of(raw, found_device(self.config, before or {}, now, raw["stalls"] / 1e9))
 
     def change_budget(self, config: Config) -> None:
         """Plans were made for another budget: new ones are made."""
@@ -180,6 +182,6 @@ class Planner:
         self.maker.forget()
 
 
-def _left(shot: dict[str, Any]) -> int:
+def _left(shot: Snapshot | None) -> int:
     """VTensors that ever left, by a snapshot of the core."""
-    return int(shot.get("evictions", 0) + shot.get("drops", 0))
+    return shot["evictions"] + shot["drops"] if shot is not None else 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from lgm.placing.orders import Orders
 from lgm.placing.seats import to_spare
 
 from ..errors import ConfigError
+from ..native.core import Core
 from ..settings.config import Config, make_config
 from ..settings.options import Options
 from ..settings.sizes import format_bytes
@@ -47,7 +47,7 @@ def _recorded(recording: Recording) -> dict[str, object]:
     }
 
 
-def install(core: ModuleType, orders: Orders, recording: Recording) -> None:
+def install(core: Core, orders: Orders, recording: Recording) -> None:
     """Hand over what is to be done; it is, from the next boundary on."""
     moves = {"out": orders.departures, "in": orders.arrivals, "drop": orders.drops, "make": orders.makes}
     columns = {f"{way}_{name}": getattr(copies, name) for way, copies in moves.items() for name in _COLUMNS}
@@ -56,9 +56,7 @@ def install(core: ModuleType, orders: Orders, recording: Recording) -> None:
     core.install_plan(columns | _recorded(recording))
 
 
-def to_plan_for(
-    core: ModuleType, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute = "auto"
-) -> lgm.Device:
+def to_plan_for(core: Core, trace: lgm.Trace, device: lgm.Device, recompute: lgm.Recompute = "auto") -> lgm.Device:
     """The device as a plan is to see it: where vTensors have seats, with a few chunks less.
 
     Not where nothing is copied: there may be no plan for less.

@@ -17,6 +17,8 @@ import numpy as np
 
 from lgm.records.model import Ints, Trace
 
+from ..native.core import RawIteration
+
 __all__ = ["Recording", "make_recording"]
 
 
@@ -51,7 +53,7 @@ def where_from() -> dict[str, Any]:
     }
 
 
-def make_recording(raw: dict[str, Any], chunk_bytes: int, meta: dict[str, Any] | None = None) -> Recording:
+def make_recording(raw: RawIteration, chunk_bytes: int, meta: dict[str, Any] | None = None) -> Recording:
     """Make sense of what ``recorded_iteration()`` of the core returned.
 
     A tensor that is there at the beginning, was made by allocation j of the iteration before and dies in this one, is

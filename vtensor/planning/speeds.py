@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +27,7 @@ _SIZE = 2048  # of the matrices that are multiplied
 _FEWEST, _MOST, _LONG = 3, 9, 0.5  # rounds, and seconds after which there are enough of them
 
 
-def found_device(
-    config: Config, before: Mapping[str, float], now: Mapping[str, float], stalls: float = 0.0
-) -> lgm.Device:
+def found_device(config: Config, before: Mapping[str, Any], now: Mapping[str, Any], stalls: float = 0.0) -> lgm.Device:
     """By the core's figures before and after an iteration: the last one, as earlier ones touched host memory for the
     first time, which is slow.
 

@@ -21,7 +21,7 @@ from lgm.iteration import analyze_lifetimes
 from lgm.planning.oversize import beyond, within
 from lgm.remaking.mix import is_enough, only_computes
 
-from .helper import FEW, Busy, analyze, analyze_here, is_beside
+from .helper import FEW, Busy, Priority, analyze, analyze_here, is_beside
 
 __all__ = ["plans"]
 
@@ -71,14 +71,15 @@ def plans(
         If none is wanted any more.
     """
     few = first and trace.operations <= FEW and not profiler._is_profiler_enabled  # which may look into all threads
-    make: _Make = analyze_here if few or not is_beside() else partial(analyze, urgent=in_haste)
+    priority = Priority.FIRST if in_haste else Priority.BETTER
+    make: _Make = analyze_here if few or not is_beside() else partial(analyze, priority=priority)
     if recompute == "only":
         hasty = few and is_beside()
         yield (plan := _without_copies(partial(make, hasty=hasty), trace, device, beside, patient))
         larger = plan.device.budget_chunks > device.budget_chunks
         if hasty and (larger or plan.trace.seconds > DEAR * trace.seconds):
             try:
-                best = _without_copies(partial(analyze, urgent=False), trace, device, beside, patient)
+                best = _without_copies(partial(analyze, priority=Priority.BETTER), trace, device, beside, patient)
             except lgm.InfeasibleError:
                 return
             smaller = best.device.budget_chunks < plan.device.budget_chunks
@@ -99,7 +100,7 @@ def plans(
     if not waits and (few or recompute == "never"):
         return
     try:
-        plan = analyze(trace, device, recompute, urgent=False, turns=waits)
+        plan = analyze(trace, device, recompute, priority=Priority.BETTER if waits else Priority.IDLE)
     except Busy:
         return
     if plan.prediction.step_seconds < copying.prediction.step_seconds * (1 - _WORTH):

@@ -20,6 +20,7 @@ from lgm.errors import LgmError
 
 from ..errors import NotEnabledError, NotRecordedError
 from ..logs import log, say
+from ..native.core import RawIteration
 from ..settings.environment import is_set
 from .current_planner import current, newest_plan
 from .recordings import make_recording
@@ -101,7 +102,7 @@ def _names(trace: lgm.Trace) -> list[str]:
     return [trace.names[k] for k in trace.op_name.tolist()]
 
 
-def trace_of(raw: dict[str, Any], **meta: Any) -> lgm.Trace:
+def trace_of(raw: RawIteration, **meta: Any) -> lgm.Trace:
     """What the core's log of an iteration says, with what is known of this machine."""
     planner = current()
     meta = {"unmanaged_bytes": planner.core.unmanaged()["peak"], "shelves": planner.shelves, **meta}

@@ -18,12 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from ..errors import VtensorError
+from ..native.core import Core
 from ..planning.current_planner import listen
 from ..session.lifecycle import active_core, is_kept_off
 from ..settings.sizes import format_bytes
@@ -50,7 +50,7 @@ class Tracks:
         with torch.profiler.record_function(name):
             self._marks[name] = time.monotonic_ns()
 
-    def take(self, core: ModuleType) -> None:
+    def take(self, core: Core) -> None:
         """The log ends, and is here from now on."""
         self.spans = core.take_spans()
 

@@ -7,6 +7,7 @@ Leaves: counting (``kernels/memory/counters.h``).
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import NotEnabledError
@@ -74,8 +75,9 @@ def memory_stats() -> dict[str, Any]:
         raise NotEnabledError from None
     chunk = shot["chunk_bytes"]
     stats: dict[str, Any] = {}
+    every: Mapping[str, Any] = shot
     for name in _AMOUNTS:
-        stats.update({f"{name}.{key}": value for key, value in shot[name].items()})
+        stats.update({f"{name}.{key}": value for key, value in every[name].items()})
     stats.update({f"unmanaged_bytes.{key}": value for key, value in core.unmanaged().items()})
     stats["held_bytes.current"] = shot["held_chunks"] * chunk
     stats["held_bytes.peak"] = shot["peak_held_chunks"] * chunk
@@ -123,7 +125,7 @@ def memory_stats() -> dict[str, Any]:
         "reused",
         "remaps",
     ):
-        stats[name] = shot[name]
+        stats[name] = every[name]
     return stats
 
 

@@ -7,7 +7,7 @@ still.
 
 from __future__ import annotations
 
-from .enabling import disable, enable, enabled, keeping_the_session
+from .enabling import adopt, disable, enable, enabled, keeping_the_session
 from .lifecycle import is_enabled
 
-__all__ = ["disable", "enable", "enabled", "is_enabled", "keeping_the_session"]
+__all__ = ["adopt", "disable", "enable", "enabled", "is_enabled", "keeping_the_session"]

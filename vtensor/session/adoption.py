@@ -1,7 +1,7 @@
 """Tensors that are older than the session: finding them, and moving them into managed memory.
 
 Covers: those of modules and optimizers, or given one by one; saying of which nobody thought.
-Leaves: what users call (``primitives``), managing them from then on (``kernels/engine/``).
+Leaves: what users call (``enabling``), managing them from then on (``kernels/engine/``).
 """
 
 from __future__ import annotations

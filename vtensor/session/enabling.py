@@ -1,8 +1,9 @@
-"""What a user says: turning vtensor on and off.
+"""What a user says: turning vtensor on and off, and taking in tensors that are older.
 
 Covers: what ``enable`` twice, ``disable`` with live tensors, nested contexts, and ``vtensor fit`` around a script that
 says them itself mean.
-Leaves: how a session begins and ends (``lifecycle``), checking arguments (``settings``).
+Leaves: how a session begins and ends (``lifecycle``), moving older tensors (``adoption``), checking arguments
+(``settings``).
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from ..errors import NotEnabledError
 from ..logs import log, set_log_level
 from ..settings.environment import is_set
 from ..settings.options import Device, Granularity, Oversize, Policy, Recompute
 from . import lifecycle
+from .adoption import Owner, move_in
 
-__all__ = ["disable", "enable", "enabled", "keeping_the_session"]
+__all__ = ["adopt", "disable", "enable", "enabled", "keeping_the_session"]
 
 _is_kept = False  # 'vtensor fit' runs a script: its own words about budgets are not what is asked
 
@@ -172,6 +175,47 @@ def enabled(budget: int | float | str | None = None, **options: Any) -> Iterator
         yield
     finally:
         lifecycle.leave(block, back=enable, end=disable)
+
+
+def adopt(*what: Owner) -> int:
+    """Move tensors that were made before :func:`vtensor.enable` into managed memory, so that they count and can leave.
+
+    Not while another thread uses them.
+
+    Parameters
+    ----------
+    what
+        Modules (parameters, buffers and gradients), optimizers (parameters, gradients and states), tensors. Tensors
+        that share memory share it afterwards; what shares it with others that are not given, or with NumPy, stays
+        where it is, and a warning says so. As after ``model.to()``, an address that was taken before (``data_ptr()``,
+        of a parameter DLPack) is nobody's any more.
+
+    Returns
+    -------
+    int
+        Bytes moved; none while ``VTENSOR_DISABLE=1`` keeps vtensor off. Tensors smaller than ``min_size``, elsewhere
+        than on the session's device, or managed already stay as they are.
+
+    Raises
+    ------
+    NotEnabledError
+        If vtensor is not enabled.
+    ConfigError
+        For anything else than a module, an optimizer or a tensor.
+
+    Examples
+    --------
+    >>> import torch, vtensor
+    >>> model = torch.nn.Linear(1024, 1024)
+    >>> with vtensor.enabled("64MiB"):
+    ...     vtensor.adopt(model)
+    4194304
+    """
+    if lifecycle.is_kept_off():
+        return 0
+    if not lifecycle.is_enabled():
+        raise NotEnabledError
+    return move_in(what, lifecycle.active_config())
 
 
 @contextlib.contextmanager

@@ -17,7 +17,6 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 from weakref import WeakSet
 
@@ -29,6 +28,7 @@ from .. import native
 from ..devices.math_library import settle
 from ..devices.port import port_of
 from ..errors import ConfigError, NotEnabledError
+from ..hooks.backwards import watch_backwards
 from ..hooks.collectives import watch_collectives
 from ..hooks.compiled import watch_compiled
 from ..hooks.doors import open_doors
@@ -36,8 +36,10 @@ from ..hooks.foreach import cut_foreach
 from ..hooks.kernels import watch_kernels
 from ..hooks.passes import tell_of_passes
 from ..hooks.patches import restore
+from ..hooks.signals import keep_handler_on_top
 from ..hooks.storages import watch_storages
 from ..logs import log
+from ..native.core import Core
 from ..planning.current_planner import current, session_ends, start_planner, stop_planner
 from ..planning.plans import config_and_plan
 from ..settings.config import Config, asked_again
@@ -102,7 +104,7 @@ def active_config() -> Config:
     return _active
 
 
-def active_core() -> ModuleType:
+def active_core() -> Core:
     """The native core, for callers that need an enabled session."""
     active_config()
     return native.load()
@@ -206,6 +208,8 @@ def _watch(config: Config, plan: lgm.Plan | None) -> None:
     """Put what the core has to be told of around torch's functions."""
     core = native.load()
     open_doors(core, config.device)
+    watch_backwards(core)
+    keep_handler_on_top(core)
     watch_collectives(core)
     watch_storages(core, config.device)
     watch_compiled(core)

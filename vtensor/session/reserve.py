@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any
 
 import torch
 
 from ..devices.gpu import lent_bytes
 from ..logs import log
+from ..native.core import Core, Snapshot
 from ..planning.current_planner import listen
 from ..settings.available import free_memory
 from ..settings.config import Config
@@ -30,7 +29,7 @@ _PAUSE = 1.0  # seconds between looks
 _LEAST = 8  # the budget never gets smaller than such a part of what it was
 
 
-def keep_free(core: ModuleType, config: Config, change: Callable[[int], None]) -> None:
+def keep_free(core: Core, config: Config, change: Callable[[int], None]) -> None:
     """Look after each iteration from now on, if the budget is one of its own; `change` takes another one in bytes."""
     if config.reserve:
         listen(Reserve(core, config, change).look)
@@ -39,7 +38,7 @@ def keep_free(core: ModuleType, config: Config, change: Callable[[int], None]) -
 class Reserve:
     """Of one session."""
 
-    def __init__(self, core: ModuleType, config: Config, change: Callable[[int], None]) -> None:
+    def __init__(self, core: Core, config: Config, change: Callable[[int], None]) -> None:
         self._core, self._config, self._change = core, config, change
         self._budget = config.budget
         self._next = 0.0
@@ -80,9 +79,9 @@ class Reserve:
         )  # fmt: skip
         self._budget = lower
 
-    def _spare(self, shot: dict[str, Any]) -> int:
+    def _spare(self, shot: Snapshot) -> int:
         """Free bytes that are not promised to chunks, or taken by what waits for some in RAM."""
         config, chunk = self._config, self._config.chunk
-        taken = max(int(shot["handles"]["chunks"]) * chunk, lent_bytes())
-        waiting = 0 if config.device == "cuda" or config.spill_dir else int(shot["slots_used"]) * chunk
+        taken = max(shot["handles"]["chunks"] * chunk, lent_bytes())
+        waiting = 0 if config.device == "cuda" or config.spill_dir else shot["slots_used"] * chunk
         return free_memory(config.device, config.ordinal) - max(self._budget - taken, 0) + waiting

@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from torch import nn
 import lgm
 
 from ..logs import log
+from ..native.core import Core
 from ..planning.current_planner import current
 from ..planning.planner import Planner
 from ..settings.config import Config
@@ -39,7 +39,7 @@ _SHARE = 16  # of the budget, the largest shelf; and of a tensor, the padding th
 _WORTH = 128  # of the budget: moving what saves less is not worth the time
 
 
-def keep_shelves(core: ModuleType, plan: lgm.Plan | None) -> None:
+def keep_shelves(core: Core, plan: lgm.Plan | None) -> None:
     """From now on, in this session, what optimizers keep is put on shelves once memory is short.
 
     With a `plan` from a file only if there were some when it was recorded: it knows tensors by their sizes.
@@ -57,7 +57,7 @@ def _pays(config: Config) -> bool:
 class Shelves:
     """Of one session."""
 
-    def __init__(self, core: ModuleType, planner: Planner, *, keep_plans: bool) -> None:
+    def __init__(self, core: Core, planner: Planner, *, keep_plans: bool) -> None:
         self._core, self._planner, self._keep_plans = core, planner, keep_plans
         self._looked: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 

@@ -17,8 +17,9 @@ import faulthandler
 import sys
 import threading
 from pathlib import Path
-from types import ModuleType
 from typing import TextIO
+
+from ..native.core import Core
 
 __all__ = ["Watchdog", "start", "stop"]
 
@@ -30,7 +31,7 @@ _running: Watchdog | None = None
 class Watchdog(threading.Thread):
     """Looks at `core` a few times in `seconds`, and writes to `file`, which must be a real one."""
 
-    def __init__(self, core: ModuleType, seconds: float = SECONDS, file: TextIO | None = None) -> None:
+    def __init__(self, core: Core, seconds: float = SECONDS, file: TextIO | None = None) -> None:
         super().__init__(name="vtensor-watchdog", daemon=True)
         self._core, self._seconds, self._file = core, seconds, file or sys.__stderr__ or sys.stderr
         self._over = threading.Event()
@@ -71,9 +72,10 @@ class Watchdog(threading.Thread):
         if figures is None:
             say("another thread holds the engine's lock, or there is no engine")
             return
-        say(f"validate: {figures.pop('broken') or 'whole'}")
+        say(f"validate: {figures['broken'] or 'whole'}")
         for name, value in figures.items():
-            say(f"{name} = {value}")
+            if name != "broken":
+                say(f"{name} = {value}")
 
 
 def _line(path: Path) -> str:
@@ -83,7 +85,7 @@ def _line(path: Path) -> str:
         return "?"
 
 
-def start(core: ModuleType, seconds: float = SECONDS, file: TextIO | None = None) -> None:
+def start(core: Core, seconds: float = SECONDS, file: TextIO | None = None) -> None:
     """One for the process; while it runs, another start does nothing."""
     global _running
     if _running is None or not _running.is_alive():

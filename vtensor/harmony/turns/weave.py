@@ -17,11 +17,11 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
 
+from ...native.core import Core
 from ..generators import Generators
 
 __all__ = ["Weave"]
@@ -54,7 +54,7 @@ class Weave:
         What to set when one goes on.
     """
 
-    def __init__(self, core: ModuleType, generators: Generators) -> None:
+    def __init__(self, core: Core, generators: Generators) -> None:
         self._core, self._generators = core, generators
         self._back = threading.Semaphore(0)
         self._mine = threading.local()
