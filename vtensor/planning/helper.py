@@ -271,8 +271,8 @@ def is_beside() -> bool:
 
 
 def prepare(allocations: int) -> None:
-    """A plan will be wanted of an iteration with about so many allocations: a helper, which takes half a second to begin
-    where all cores are busy, is there by then.
+    """A plan will be wanted of an iteration with about so many allocations: a helper is there by then, which takes half
+    a second to begin where all cores are busy.
     """
     if allocations > FEW // 2 and _helper.works:
         with contextlib.suppress(RuntimeError):  # no thread can be started: then it is begun when it is asked
