@@ -22,6 +22,8 @@ class InfeasibleError(LgmError):
         The operation and its index.
     needed : int
         Bytes it uses at once: the smallest budget that works.
+    budget : int
+        Bytes that were allowed.
     """
 
     def __init__(self, operation: str, needed: int, budget: int, text: str) -> None:

@@ -27,13 +27,21 @@ class Switches:
     """The heuristics by name; the defaults are the product's, the others are baselines and for ablation."""
 
     costs: Costs | Literal["auto"] = "auto"
+    """The price of being away: its copies (``"moves"``), or the same for all; ``"auto"``: copies, then both."""
     leads: Literal["copies", "none"] = "copies"
+    """Count on a gap once its copy out can have ended, or from its beginning on."""
     choice: Literal["optimal", "sweep"] = "optimal"
+    """How gaps are chosen: the cheapest set that suffices, or one by one as memory runs out."""
     granularity: Literal["chunk", "tensor"] = "chunk"
+    """Whether parts of a tensor may leave, or whole ones only."""
     timing: Timing | Literal["auto"] = "auto"
+    """When copies in begin: as early as there is room, just in time, or where they are needed; ``"auto"`` simulates."""
     reservation: Literal["auto", "none"] = "auto"
+    """Chunks kept free ahead of demand."""
     mapping: Literal["keep", "none"] = "keep"
+    """Whether addresses stay mapped for the next tensor that fits."""
     settling: Literal["simulated", "none"] = "simulated"
+    """Schedule again by simulated times, or not."""
 
     def __post_init__(self) -> None:
         for name, names in self.choices().items():

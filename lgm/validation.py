@@ -40,7 +40,13 @@ _Piece = tuple[int, int, int]
 
 
 def validate(plan: Plan) -> None:
-    """Raise InvalidPlanError for the first rule that is broken."""
+    """Walk through a plan's iteration, twice, and check every rule of this module's list.
+
+    Raises
+    ------
+    InvalidPlanError
+        For the first rule that is broken.
+    """
     state = _Walk(plan)
     state.iteration(strict=False)
     before = state.resident_now()

@@ -84,6 +84,11 @@ def split(tensor: torch.Tensor) -> list[VTensor]:
 def salloc(nbytes: int | str) -> torch.Tensor:
     """Allocate `nbytes` backed by chunks, swapping out exactly as many vTensors of others as are missing.
 
+    Parameters
+    ----------
+    nbytes
+        Bytes, or a text such as ``"4MiB"``.
+
     Returns
     -------
     torch.Tensor
@@ -92,6 +97,8 @@ def salloc(nbytes: int | str) -> torch.Tensor:
 
     Raises
     ------
+    ConfigError
+        If `nbytes` is no size.
     NotEnabledError
         If vtensor is not enabled.
     torch.OutOfMemoryError

@@ -22,11 +22,11 @@ from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
 from ..iteration.needs import check_feasible
 from ..planning import planner
 from ..progress import Progress
-from ..records.model import Device, Floats, Ints, Plan, Remaking, Trace
+from ..records.model import Device, Floats, Ints, Plan, Trace
 from ..records.rows import nominal
 from ..remaking.only import needs
 from ..remaking.recompute import Candidate, Making, candidates, schedule_makings
-from ..remaking.rewrite import rewrite
+from ..remaking.rewrite import Rewritten, rewrite
 from ..switches import Switches
 from .chain import Chain, backward_at, born_in, even_blocks, find_chain
 from .least_peak import least_peak
@@ -92,7 +92,7 @@ def checkpoints_at(trace: Trace, chain: Chain, layers: list[int]) -> Checkpoints
     return Checkpoints(chain, layers, replace(plan, remaking=remaking))
 
 
-def _without(trace: Trace, calls: Calls, wanted: list[Candidate]) -> tuple[Trace, Remaking]:
+def _without(trace: Trace, calls: Calls, wanted: list[Candidate]) -> Rewritten:
     """The trace in which these are dropped, and a segment is run once when the first of it is missed."""
     makings = _makings(trace, calls, wanted, soon=1.0)
     if not makings:
@@ -207,7 +207,7 @@ class _Tried:
     budget_chunks: int
     lowest: int
     """Peak of all."""
-    fastest: tuple[Trace, Remaking] | None = None
+    fastest: Rewritten | None = None
     _last: list[Making] = field(default_factory=list)
     _last_fits: bool = False
 
@@ -218,12 +218,12 @@ class _Tried:
             return False
         if makings == self._last:
             return self._last_fits
-        again, remaking = rewrite(self.trace, self.calls, makings)
-        peak = analyze_lifetimes(again).peak
+        again = rewrite(self.trace, self.calls, makings)
+        peak = analyze_lifetimes(again.trace).peak
         self.lowest = min(self.lowest, peak)
         self._last, self._last_fits = makings, peak <= self.budget_chunks
-        if self._last_fits and (self.fastest is None or again.seconds < self.fastest[0].seconds):
-            self.fastest = again, remaking
+        if self._last_fits and (self.fastest is None or again.trace.seconds < self.fastest.trace.seconds):
+            self.fastest = again
         return self._last_fits
 
 

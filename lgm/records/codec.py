@@ -195,12 +195,18 @@ def _arrays(of: Trace | Plan | Remaking, prefix: str, names: tuple[str, ...]) ->
 
 
 def save_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write a trace. The file appears whole or not at all."""
+    """Write a trace to the file `path` (.npz), which appears whole or not at all.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
     _write(path, _header("trace", trace), _arrays(trace, "", (*_TRACE, *_CALLS)))
 
 
 def load_trace(path: str | os.PathLike[str]) -> Trace:
-    """Read a trace.
+    """Read a trace from the file `path`.
 
     Raises
     ------
@@ -212,7 +218,13 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write a plan together with its trace."""
+    """Write a plan together with its trace to the file `path` (.npz), which appears whole or not at all.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
     header = _header("plan", plan.trace)
     header["device"] = {name: getattr(plan.device, name) for name in Device.__slots__}
     header["prediction"] = {name: getattr(plan.prediction, name) for name in Prediction.__slots__}
@@ -226,7 +238,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """Read a plan.
+    """Read a plan from the file `path`.
 
     Raises
     ------

@@ -21,10 +21,10 @@ import numpy as np
 from ..iteration.lifetimes import analyze_lifetimes
 from ..planning import planner
 from ..progress import Progress
-from ..records.model import Device, Plan, Remaking, Trace
+from ..records.model import Device, Plan, Trace
 from ..switches import Switches
 from .recompute import Making, candidates, choose_makings, copying_seconds
-from .rewrite import rewrite
+from .rewrite import Rewritten, rewrite
 
 __all__ = ["Search", "is_enough", "most_tries", "only_computes"]
 
@@ -95,7 +95,7 @@ class Search:
         if self.found and not self.is_enough():
             best = self.copy_dearest(self.best_price())
             if best.makings and not planner.drafts_are_plans(self.fastest, self.switches):
-                self.plan(*rewrite(self.trace, self.calls, best.makings, self.device.switch), None)
+                self.plan(rewrite(self.trace, self.calls, best.makings, self.device.switch), None)
         return self.fastest
 
     def best_price(self) -> _Draft:
@@ -152,25 +152,25 @@ class Search:
             key = tuple((one.tensor, one.start, one.stop) for making in makings for one in making.targets)
             if key in self.seconds:
                 return _Draft(share, copied, makings, self.seconds[key])
-            again, remaking = rewrite(self.trace, self.calls, makings, self.device.switch)
-            large = _too_large(again, remaking, makings, self.device.budget_chunks)
+            again = rewrite(self.trace, self.calls, makings, self.device.switch)
+            large = _too_large(again, makings, self.device.budget_chunks)
             if not large:
                 break
             copied = copied.union(one.gaps for making in large for one in making.targets)
         self.say("recomputed", len(self.seconds) / (self.tries + 1))
-        self.seconds[key] = self.plan(again, remaking, self.reservation)
+        self.seconds[key] = self.plan(again, self.reservation)
         return _Draft(share, copied, makings, self.seconds[key])
 
-    def plan(self, again: Trace, remaking: Remaking, reservation: int | None) -> float:
+    def plan(self, again: Rewritten, reservation: int | None) -> float:
         """Seconds of a step; a draft, if the reservation is given."""
-        plan = planner.analyze(again, self.device, self.switches, reservation=reservation)
+        plan = planner.analyze(again.trace, self.device, self.switches, reservation=reservation)
         if plan.prediction.step_seconds < self.fastest.prediction.step_seconds:
-            self.fastest = replace(plan, remaking=remaking)
+            self.fastest = replace(plan, remaking=again.remaking)
         return plan.prediction.step_seconds
 
 
-def _too_large(again: Trace, remaking: Remaking, makings: list[Making], budget_chunks: int) -> list[Making]:
+def _too_large(again: Rewritten, makings: list[Making], budget_chunks: int) -> list[Making]:
     """Those of which one needs more than the budget at once, for all that it reads and makes."""
-    rows = np.flatnonzero((analyze_lifetimes(again).needed > budget_chunks) & remaking.rows_again)
-    first = np.unique(remaking.make_op)  # each making begins where its targets do
+    rows = np.flatnonzero((analyze_lifetimes(again.trace).needed > budget_chunks) & again.remaking.rows_again)
+    first = np.unique(again.remaking.make_op)  # each making begins where its targets do
     return [makings[k] for k in np.unique(np.searchsorted(first, rows, side="right") - 1).tolist()]

@@ -26,12 +26,12 @@ from ..iteration.lifetimes import Lifetimes, analyze_lifetimes, cover
 from ..iteration.needs import check_feasible
 from ..planning import planner
 from ..progress import Progress
-from ..records.model import Device, Ints, Plan, Remaking, Trace
+from ..records.model import Device, Ints, Plan, Trace
 from ..records.rows import describe
 from ..records.units import format_bytes
 from ..switches import Switches
 from .recompute import Candidate, candidates, schedule_makings
-from .rewrite import rewrite
+from .rewrite import Rewritten, rewrite
 
 __all__ = ["analyze_only", "needs"]
 
@@ -63,25 +63,25 @@ def analyze_only(
     # and what it names as needed hardly depends on the budget.
     goals = sorted({max(device.budget_chunks, least), least}, reverse=True)
     habits = _HABITS[: max(1, _EFFORT // (4 * trace.operations))]
-    best: tuple[Trace, Remaking] | None = None
+    best: Rewritten | None = None
     lowest, tries = life.peak, 0
     for goal in goals:
         first = _cheapest(trace, found, life.live - goal)
         for k, (soon, twice) in enumerate(habits):
-            if k >= _USUAL and (hasty or (best is not None and best[0].seconds <= trace.seconds * _ENOUGH)):
+            if k >= _USUAL and (hasty or (best is not None and best.trace.seconds <= trace.seconds * _ENOUGH)):
                 break
             say("recomputed", tries / (len(goals) * len(habits)))
             tries += 1
             again, peak = _search(trace, life, calls, found, first, replace(device, budget_chunks=goal), soon, twice)
             lowest = min(lowest, peak)
-            if peak <= device.budget_chunks and again and (best is None or again[0].seconds < best[0].seconds):
+            if peak <= device.budget_chunks and again and (best is None or again.trace.seconds < best.trace.seconds):
                 best = again
         if best is not None:
             break
     if best is None:
         raise needs(trace, life, lowest, device)
-    plan = planner.analyze(best[0], device, switches, say)
-    return replace(plan, remaking=best[1])
+    plan = planner.analyze(best.trace, device, switches, say)
+    return replace(plan, remaking=best.remaking)
 
 
 def needs(trace: Trace, life: Lifetimes, lowest: int, device: Device) -> InfeasibleError:
@@ -105,20 +105,20 @@ def _search(
     device: Device,
     soon: float,
     twice: float,
-) -> tuple[tuple[Trace, Remaking] | None, int]:
+) -> tuple[Rewritten | None, int]:
     """The first trace found that stays within the budget, or that of the lowest peak, from those first `wanted` on."""
     more = np.zeros(trace.operations, dtype=np.int64)
-    best: tuple[Trace, Remaking] | None = None
+    best: Rewritten | None = None
     lowest, worse = life.peak, 0
     while worse < _PATIENCE:
         makings = schedule_makings(trace, calls, wanted, lambda one: one.seconds > trace.seconds * twice, soon)
         if not makings:
             break
-        again, remaking = rewrite(trace, calls, makings, device.switch)
-        held = _held(again, remaking)
+        again = rewrite(trace, calls, makings, device.switch)
+        held = _held(again)
         worse += 1
         if held.max() < lowest:
-            best, lowest, worse = (again, remaking), int(held.max()), 0
+            best, lowest, worse = again, int(held.max()), 0
         if lowest <= device.budget_chunks:
             break
         more += np.maximum(held - device.budget_chunks, 0) << max(worse - 1, 0)
@@ -151,8 +151,8 @@ def _cheapest(trace: Trace, found: list[Candidate], demand: Ints) -> list[Candid
     return [found[k] for k in np.flatnonzero(used > 0).tolist()]
 
 
-def _held(again: Trace, remaking: Remaking) -> Ints:
+def _held(again: Rewritten) -> Ints:
     """[n] Most chunks alive at each recorded operation and at what is recomputed before it."""
-    live = analyze_lifetimes(again).live
-    begins = np.concatenate([[0], remaking.at[:-1] + 1])
+    live = analyze_lifetimes(again.trace).live
+    begins = np.concatenate([[0], again.remaking.at[:-1] + 1])
     return np.asarray(np.maximum.reduceat(live, begins), dtype=np.int64)

@@ -10,6 +10,7 @@ Leaves: what is recomputed, and of what (``recompute``).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -183,7 +184,14 @@ class _Writer:
         return Remaking(self.trace, self.at, of, drops[0], drops[1], makes[0], makes[1], self.sees)
 
 
-def rewrite(trace: Trace, calls: Calls, makings: list[Making], switch: float = 0.0) -> tuple[Trace, Remaking]:
+class Rewritten(NamedTuple):
+    """A trace with what is recomputed in it, and what ties it to the recorded one."""
+
+    trace: Trace
+    remaking: Remaking
+
+
+def rewrite(trace: Trace, calls: Calls, makings: list[Making], switch: float = 0.0) -> Rewritten:
     """The trace in which all targets are dropped and recomputed, and what ties it to the recorded one.
 
     `switch`: seconds it takes to map a chunk (:class:`lgm.Device`).
@@ -191,4 +199,4 @@ def rewrite(trace: Trace, calls: Calls, makings: list[Making], switch: float = 0
     Pre: there is at least one making; there is one for each row.
     """
     writer = _Writer(trace, calls, makings, switch)
-    return writer.written(), writer.remaking()
+    return Rewritten(writer.written(), writer.remaking())

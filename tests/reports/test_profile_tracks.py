@@ -80,7 +80,7 @@ def test_several_in_one_profile_each_have_their_time(tmp_path: Path) -> None:
 
 def test_there_is_one_log() -> None:
     with vtensor.enabled("64MiB"):
-        with vtensor.tracks(), pytest.raises(vtensor.VtensorError, match=r"another .* is open"), vtensor.tracks():
+        with vtensor.tracks(), pytest.raises(vtensor.ConfigError, match=r"another .* is open"), vtensor.tracks():
             pass
         with vtensor.tracks():
             pass
@@ -94,11 +94,11 @@ def test_a_profile_of_another_time_is_refused(tmp_path: Path) -> None:
             torch.ones(8)
     profile.export_chrome_trace(str(tmp_path / "other.json"))
     before = (tmp_path / "other.json").read_bytes()
-    with pytest.raises(vtensor.VtensorError, match="of another time"):
+    with pytest.raises(vtensor.ConfigError, match="of another time"):
         tracks.add_to(tmp_path / "other.json")
     assert (tmp_path / "other.json").read_bytes() == before
     (tmp_path / "notes.txt").write_text("none")
-    with pytest.raises(vtensor.VtensorError, match="not a trace"):
+    with pytest.raises(vtensor.ConfigError, match="not a trace"):
         tracks.add_to(tmp_path / "notes.txt")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ..errors import VtensorError
+from ..errors import ConfigError
 from ..native.core import Core
 from ..planning.current_planner import listen
 from ..session.lifecycle import active_core, is_kept_off
@@ -64,7 +64,7 @@ class Tracks:
 
         Raises
         ------
-        VtensorError
+        ConfigError
             If the file is no such trace, or of another time.
         """
         file = Path(path)
@@ -74,12 +74,12 @@ class Tracks:
                 trace = json.load(source)
             events = trace["traceEvents"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise VtensorError(
+            raise ConfigError(
                 f"{file} is not a trace of torch.profiler ({error}); call profile.export_chrome_trace() first"
             ) from None
         marks = {each["name"]: each for each in events if each.get("name") in self._marks and each.get("ph") == "X"}
         if not marks:
-            raise VtensorError(
+            raise ConfigError(
                 f"{file} is of another time: nothing in it happened within vtensor.tracks(); open both around the same "
                 "steps"
             )
@@ -116,7 +116,7 @@ def tracks() -> Iterator[Tracks]:
     ------
     NotEnabledError
         If vtensor is not enabled.
-    VtensorError
+    ConfigError
         If somebody else keeps such a log: there is one.
 
     Examples
@@ -138,7 +138,7 @@ def tracks() -> Iterator[Tracks]:
         return
     core = active_core()
     if not _alone.acquire(blocking=False):
-        raise VtensorError("another 'with vtensor.tracks()' is open, and there is one log; leave that first")
+        raise ConfigError("another 'with vtensor.tracks()' is open, and there is one log; leave that first")
     with contextlib.ExitStack() as undone:
         undone.callback(_alone.release)
         kept = Tracks()
