@@ -65,7 +65,8 @@ class InvalidUse : public std::runtime_error {
 std::string format_bytes(Bytes bytes);
 
 // For states from which no right continuation exists (the data of a tensor would be lost). Prints and aborts:
-// a wrong training result is worse than a stopped one.
+// a wrong training result is worse than a stopped one. For want of memory for the core's own records a function that is noexcept
+// ends the program, too (std::terminate, which says std::bad_alloc): they are small, and half updated they would be wrong.
 [[noreturn]] void fatal(const std::string& message);
 
 }  // namespace vt

@@ -8,7 +8,8 @@
 namespace vt {
 
 namespace {
-// Straight to stderr, and without stdio: this may run inside an operation or a signal handler.
+// Straight to stderr, and without stdio, whose locks a thread may hold. In the handler of SIGSEGV strings may be made all the
+// same: the touch that faulted was of a tensor's memory, and interrupted no allocator.
 void say(const std::string& text) {
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody listens
 }

@@ -191,7 +191,7 @@ void Remake::bring(Lock& lock, std::span<Range* const> ranges, bool aside, bool 
   }
 }
 
-void Remake::bring(std::span<const PlannedMove> moves) {
+void Remake::bring_back(std::span<const PlannedMove> moves) {
   Call call(mutex_, ground_);
   std::vector<Range*> ranges;
   for (const PlannedMove& move : moves) {

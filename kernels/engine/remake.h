@@ -54,7 +54,7 @@ class Remake {
   // Drops what of it can be.
   void drop(std::span<const PlannedMove> moves);
   // Brings them back, if they are dropped.
-  void bring(std::span<const PlannedMove> moves);
+  void bring_back(std::span<const PlannedMove> moves);
   // An iteration begins.
   void begin_iteration();
   // Brings back all that is dropped, with no further drops until resume(). `forget`: and what was seen is forgotten.

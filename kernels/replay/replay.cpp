@@ -103,7 +103,7 @@ void Replay::replay(const Row& row) {
   const bool sees = row.call && (runner_.sees(runner_.log().rows()) || runner_.asks());
   runner_.row(*engine_, row.op, stream_);
   while (runner_.has_due()) {
-    engine_->remake().bring(runner_.take_due());
+    engine_->remake().bring_back(runner_.take_due());
     runner_.go_on(*engine_);
   }
   std::vector<Use> uses, missing;

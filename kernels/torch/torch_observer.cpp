@@ -77,7 +77,7 @@ void make_due(Thread& thread, Engine& engine) {
   const Meanwhile aside(thread);
   while (!thread.due.empty()) {
     const std::vector<PlannedMove> due = std::exchange(thread.due, {});
-    engine.remake().bring(due);
+    engine.remake().bring_back(due);
     if (const Recording recording{thread}) {
       recording->go_on(engine);
       thread.due = recording->take_due();

@@ -49,7 +49,7 @@ def fit(options: argparse.Namespace) -> int:
     from ..session import lifecycle
     from ..settings.available import budget_of_its_own, free_memory, most_chunks, physical_memory
     from ..settings.sizes import parse_bytes
-    from ..settings.which_device import current_gpu, which_device
+    from ..settings.which_device import choose_gpu, which_device
     from .fit import Measuring
 
     _check_script(options)
@@ -64,7 +64,7 @@ def fit(options: argparse.Namespace) -> int:
         if options.chunk is not None:
             budget = min(budget, most_chunks() * parse_bytes(options.chunk, "chunk"))
     else:  # whose chunks are taken at once
-        budget = budget_of_its_own(free_memory(device, current_gpu()[0]))
+        budget = budget_of_its_own(free_memory(device, choose_gpu()[0]))
     session.enable(
         budget,
         device=device,

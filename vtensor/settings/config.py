@@ -25,7 +25,7 @@ from .available import (
 from .environment import is_verifying
 from .options import Granularity, Options, Oversize, Policy, Recompute
 from .sizes import format_bytes, parse_budget, parse_bytes, parse_link
-from .which_device import current_gpu, which_device
+from .which_device import choose_gpu, which_device
 
 __all__ = ["Config", "asked_again", "chunk_for", "make_config"]
 
@@ -118,7 +118,7 @@ def make_config(budget: int | float | str | None = None, options: Options | None
         raise ConfigError(
             "spill_dir= and link= are for device='cpu': on a GPU absent data waits in RAM, over its own bus"
         )
-    ordinal, total = (0, physical_memory()) if device == "cpu" else current_gpu()
+    ordinal, total = (0, physical_memory()) if device == "cpu" else choose_gpu()
     name = "budget"
     if budget is None and (asked := os.environ.get("VTENSOR_BUDGET")):
         name, budget = "VTENSOR_BUDGET", asked

@@ -12,7 +12,7 @@ from typing import Literal
 from ..errors import UnsupportedDeviceError
 from .options import Device
 
-__all__ = ["current_gpu", "which_device"]
+__all__ = ["choose_gpu", "which_device"]
 
 
 def which_device(asked: Device) -> Literal["cpu", "cuda"]:
@@ -30,8 +30,8 @@ def which_device(asked: Device) -> Literal["cpu", "cuda"]:
     return "cuda" if seen else "cpu"
 
 
-def current_gpu() -> tuple[int, int]:
-    """The current CUDA device and its bytes of memory.
+def choose_gpu() -> tuple[int, int]:
+    """The CUDA device to manage, which is the current one from now on, and its bytes of memory.
 
     Where a process of torchrun has chosen none yet, the one of its rank is current from now on: all would begin on the
     first, and manage that.
