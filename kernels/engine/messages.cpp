@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 
@@ -28,7 +29,8 @@ void warn_oversize(const char* operation, const Shortage& shortage, bool overdra
                               ? " needs " + format_bytes(shortage.used) + ", more than the budget of " + budget
                               : " needs room for " + lacking + " more, which the budget of " + budget + " cannot free: " + stays;
   const char* const other = shortage.host_full ? ", or a larger host=," : copies ? "" : ", or recompute='auto',";
-  const std::string help = std::string(". A larger budget") + other + " would help; ";
+  const Bytes enough = std::max(shortage.used, shortage.budget + shortage.lacking);
+  const std::string help = ". A budget of about " + format_bytes(enough) + other + " would help; ";
   say(std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") + why + help +
       (overdrawn ? "it gets more for as long as it runs (memory_stats()['overdrawn_bytes.peak'])"
                  : "part of it is used in place in the host store, which is slow") +

@@ -404,3 +404,10 @@ def test_a_session_that_was_ended_says_what_was_not_written(script: Path) -> Non
     assert done.returncode == 0 and "goes on" in done.stdout
     assert done.stderr.count("moved out") == 1 and "turned vtensor off" not in done.stderr
     assert "t.npz was not written: no whole iteration is recorded yet" in done.stderr
+
+
+def test_a_setting_that_comes_after_torch_has_read_it_is_told(script: Path) -> None:
+    script.write_text("import os; os.environ['OMP_NUM_THREADS'] = '7'; import torch; torch.ones(1 << 20)")
+    assert "the script set OMP_NUM_THREADS too late" in run("run", "--budget", "16MiB", str(script)).stderr
+    script.write_text("import torch; torch.ones(1 << 20)")
+    assert "too late" not in run("run", "--budget", "16MiB", str(script)).stderr

@@ -16,6 +16,7 @@ from torch import nn
 
 import vtensor
 from vtensor import ConfigError, HarmonyError
+from vtensor.harmony.updates import when_to_update
 
 from ..identity import leaves, same
 from ..session.interrupts import interrupted, points_of, thinned
@@ -296,3 +297,14 @@ def test_what_torch_knows_of_a_thread_goes_with_the_program(model: Small) -> Non
     assert [thread for thread, *_ in seen] == ["microbatch 0", "microbatch 1", "microbatch 2"]
     assert all(device == torch.device("cpu") and autocast for _, device, autocast in seen)
     assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("name", ["Prodigy", "DAdaptAdam", "Lookahead", "max_grad_norm"])
+def test_optimizers_that_look_at_all_gradients_update_together(name: str) -> None:
+    made = type(name, (torch.optim.SGD,), {})([torch.ones(1, requires_grad=True)], lr=0.1)
+    if name == "max_grad_norm":
+        made.defaults[name] = 1.0
+    assert when_to_update("auto", made, None, None) == "together"
+    with pytest.raises(ConfigError, match="pass update='together'"):
+        when_to_update("packs", made, None, None)
+    assert when_to_update("auto", torch.optim.SGD([torch.ones(1, requires_grad=True)]), None, None) == "packs"

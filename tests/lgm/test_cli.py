@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -14,8 +15,10 @@ import pytest
 
 import lgm
 import lgm.fitting.fits
+from lgm.command import target
 from lgm.command.cli import main
 from lgm.progress import Bar
+from lgm.records import HOST_COSTS
 from lgm.records.units import (
     format_bytes,
     format_seconds,
@@ -210,6 +213,7 @@ class Only:
             raise ImportError(f'{name} is not part of NumPy or the standard library')
 sys.meta_path.insert(0, Only())
 sys.path[:] = [p for p in sys.path]
+from lgm.command import target
 from lgm.command.cli import main
 from lgm.progress import Bar
 sys.exit(main(sys.argv[1:]))
@@ -239,3 +243,11 @@ def test_a_damaged_plan_is_called_damaged(trace: str, tmp_path: Path, capsys: py
     np.savez(plan, **arrays)
     assert main(["show", str(plan)]) == 2
     assert "damaged" in capsys.readouterr().err
+
+
+def test_speeds_and_costs_are_those_that_were_asked_for() -> None:
+    target.add_options(parser := argparse.ArgumentParser())
+    asked = ["--link", "9MB/s", "--link-out", "1MB/s", "--latency", "0.001", "--tax", "1e-9", "--device", "host"]
+    device = target.device_of(parser.parse_args(asked), training(4))
+    assert (device.out_speed, device.in_speed, device.latency, device.tax) == (1e6, 9e6, 1e-3, 1e-9)
+    assert {"switch": device.switch, "jitter": device.jitter} == HOST_COSTS

@@ -88,3 +88,11 @@ def test_a_trace_that_says_nothing_of_its_machine_is_refused() -> None:
         on_gpu(small(), GPUS["h100"], "fp8")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least 1"):
         on_gpu(small(), GPUS["h100"], batch=0)
+
+
+def test_what_multiplies_takes_longer_for_more_samples_and_a_convolution_goes_by_tensor_cores() -> None:
+    gpu = GPUS["h100"]
+    one, three = (int(on_gpu(small(), gpu, batch=batch).op_ns[0]) for batch in (1, 3))
+    assert three == pytest.approx(3 * one)
+    convolution = replace(small(), names=("aten::convolution", *small().names[1:]))
+    assert one / on_gpu(convolution, gpu).op_ns[0] == pytest.approx(gpu.single_tensor / gpu.single)

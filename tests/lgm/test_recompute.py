@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -317,3 +319,39 @@ def test_what_is_written_between_is_not_what_it_was() -> None:
     assert [one.tensor for one in candidates(trace, analyze_lifetimes(trace))[1]] == []
     kept = build(6, tensors, [use for use in uses if use[0] != 4], **calls)
     assert [one.tensor for one in candidates(kept, analyze_lifetimes(kept))[1]] == [1]
+
+
+_USE = ("op", "tensor", "first", "last", "write")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda o: {"tensor_bytes": o.tensor_bytes - (o.tensor_bytes > 1)},
+        lambda o: {
+            f"use_{name}": getattr(o, f"use_{name}")[:-1] for name in ("op", "tensor", "first", "last", "write")
+        },
+        lambda o: {"use_write": 1 - o.use_write},
+    ],
+    ids=["sizes", "uses", "writes"],
+)
+def test_a_plan_that_is_of_another_iteration_than_it_says_is_refused(other: Callable[[lgm.Trace], Any]) -> None:
+    trace = with_calls(training(12, 0), 0, share=1.0)
+    speed = CHUNK / 2e-3
+    plan = lgm.analyze(trace, lgm.Device(int(analyze_lifetimes(trace).peak * 0.55), speed, speed), recompute="auto")
+    assert plan.remaking is not None
+    origin = replace(plan.remaking.origin, **other(plan.remaking.origin))
+    with pytest.raises(lgm.InvalidPlanError, match="remade-trace"):
+        lgm.validate(replace(plan, remaking=replace(plan.remaking, origin=origin)))
+
+
+def test_what_recomputing_needs_beside_takes_room_and_mapping_takes_time() -> None:
+    """Row 1 makes `a` of `w` by way of a workspace of four chunks; `a` is dropped, and recomputed before row 4."""
+    tensors = [(CHUNK, 0, 5), (2 * CHUNK, 1, 5), (4 * CHUNK, 1, 1)]
+    uses = [(1, 0, 0, 1, 0), (4, 1, 0, 2, 0), (5, 0, 0, 1, 0)]
+    calls = {"call_first": list(range(6)), "call_last": list(range(6)), "call_again": [0, 1, 0, 0, 0, 0]}
+    trace = build(6, tensors, uses, **calls)
+    known, (one,) = candidates(trace, analyze_lifetimes(trace))
+    again, _ = rewrite(trace, known, [Making(4, (1,), (one,))], switch=1e-4)
+    assert analyze_lifetimes(again).live.tolist() == [1, 7, 1, 1, 7, 3, 3]
+    assert again.op_ns.tolist() == [1_000_000] * 4 + [1_000_000 + 2 * 2 * 100_000] + [1_000_000] * 2

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+import lgm
 import vtensor
+from vtensor import planning
 from vtensor.settings.sizes import parse_bytes
 
 from ..identity import PAGE, mostly_beyond
@@ -66,3 +68,21 @@ def needed(caplog: pytest.LogCaptureFixture) -> int:
     found = re.search(r"Planned for ([^;]+);", warning)
     assert found is not None, warning
     return parse_bytes(found[1], "needed")
+
+
+def test_that_nothing_can_be_planned_without_copies_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with vtensor.enabled("1MiB", chunk=4096, min_size=1, recompute="only"):
+        maker = planning.current().maker
+
+        def too_small(*_given: Any) -> None:
+            raise lgm.InfeasibleError("an operation", 2, 1, "too small a budget")
+
+        monkeypatch.setattr(planning.maker, "make_recording", too_small)
+        for _ in range(2):
+            maker.make_of({}, lgm.Device(maker.config.budget_chunks, 1e9, 1e9))
+            maker.work.wait()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "no plan, steps will be slow: too small a budget"
+    ]

@@ -220,7 +220,7 @@ def test_layers_left_out_at_random() -> None:
     planned, stats = run(lambda t: [t.step() for _ in range(24)] and None, make=Drops, link="1GB/s")
     assert planned[-1] < 20  # others left one layer or more out
     assert stats["rejoined"] >= stats["deviations"] >= 4
-    assert stats["planned_operations"] >= 0.75 * stats["operations"] > 0
+    assert stats["operations"] > stats["planned_operations"] >= 0.75 * stats["operations"] > 0
 
 
 def test_iterations_of_which_no_two_are_alike() -> None:
@@ -228,7 +228,7 @@ def test_iterations_of_which_no_two_are_alike() -> None:
     assert planned[-1] == 0
     assert stats["plans"] >= 1
     assert stats["rejoined"] >= 15
-    assert stats["planned_operations"] >= 0.5 * stats["operations"] > 0
+    assert stats["operations"] > stats["planned_operations"] >= 0.5 * stats["operations"] > 0
     assert stats["prefetch_hits"] > 0
 
 

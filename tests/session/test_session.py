@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,10 +24,9 @@ from vtensor.session import lifecycle
 from vtensor.settings.config import make_config
 from vtensor.settings.sizes import parse_bytes, parse_link
 
+from ..identity import PAGE
 from ..memory import resident_bytes
 from ..warm import python
-
-PAGE = 4096
 
 
 def test_importing_builds_nothing_and_imports_no_core() -> None:
@@ -505,3 +505,35 @@ def test_a_child_may_end_sessions_whatever_other_threads_were_doing() -> None:
         other.start()
         other.join()
     assert forked == [0]
+
+
+def away(tensor: torch.Tensor) -> int:
+    found = vtensor.residency(tensor)
+    return found.chunks - found.resident
+
+
+@pytest.mark.parametrize(("granularity", "left"), [("chunk", 2), ("tensor", 4)])
+def test_granularity_says_how_much_of_a_victim_leaves(
+    granularity: str, left: int, everything: Callable[..., None]
+) -> None:
+    everything(10 * PAGE, policy="lru", granularity=granularity)
+    first, second, third = (torch.ones(4 * PAGE, dtype=torch.uint8) for _ in range(3))
+    assert [away(each) for each in (first, second, third)] == [left, 0, 0]
+
+
+@pytest.mark.parametrize(("policy", "leaves"), [("lru", [1, 0]), ("size_staleness", [0, 1])])
+def test_policy_says_who_leaves(policy: str, leaves: list[int], everything: Callable[..., None]) -> None:
+    everything(12 * PAGE, policy=policy)
+    old, large = (torch.ones(pages * PAGE, dtype=torch.uint8) for pages in (1, 8))
+    new = torch.ones(4 * PAGE, dtype=torch.uint8)
+    assert [away(each) for each in (old, large, new)] == [*leaves, 0]
+
+
+def test_a_link_limits_copies_each_way(everything: Callable[..., None]) -> None:
+    everything(8 * PAGE, link="1MB/s", policy="lru")
+    first = torch.ones(8 * PAGE, dtype=torch.uint8)
+    begun = time.perf_counter()
+    second = torch.ones(8 * PAGE, dtype=torch.uint8)
+    assert first.sum() == 8 * PAGE and second.numel() == 8 * PAGE
+    took, stats = time.perf_counter() - begun, vtensor.memory_stats()
+    assert stats["moved_in_bytes"] >= 8 * PAGE and took > 2 * 8 * PAGE / 1e6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from vtensor.settings.options import Options
 
 from ..command.test_cli import run
 from ..warm import python
+
+MIB = 1 << 20
 
 GIB = 1 << 30
 
@@ -254,3 +257,19 @@ def test_a_budget_larger_than_memory_is_said_to_limit_nothing(
     assert caplog.text == ""
     assert make_config("5GiB", Options(device="cpu")).budget == 5 << 30
     assert "the budget of 5.00 GiB exceeds the memory of 4.00 GiB" in caplog.text
+
+
+def test_a_disk_takes_as_much_as_is_free_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    there = SimpleNamespace(f_bavail=3 << 18, f_bfree=1 << 20, f_blocks=1 << 30, f_frsize=4096)
+    monkeypatch.setattr("os.statvfs", lambda _directory: there)
+    assert make_config("1GiB", Options(device="cpu", spill_dir=tmp_path)).host == 3 << 30
+
+
+def test_what_left_for_memory_is_not_taken_for_what_is_not_managed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("vtensor.session.reserve.free_memory", lambda *_device: 100 * MIB)
+    shot = {"handles": {"chunks": 500}, "slots_used": 32}
+    for options, spare in ((Options(device="cpu"), 140), (Options(device="cpu", spill_dir=tmp_path), 76)):
+        config = make_config("1GiB", options)  # 512 chunks of 2 MiB
+        assert Reserve(None, config, lambda _bytes: None)._spare(shot) == spare * MIB  # type: ignore[arg-type]

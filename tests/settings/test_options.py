@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+import torch
 
 import vtensor
 from vtensor.command.cli import _parser
@@ -18,6 +19,12 @@ USUAL = asdict(Options())
 def test_enable_offers_all_and_knows_what_was_left_out() -> None:
     offered = inspect.signature(vtensor.enable).parameters
     assert {name: offered[name].default for name in offered if name not in ("budget", "plan")} == dict.fromkeys(USUAL)
+
+
+@pytest.mark.parametrize("device", [torch.device("cpu"), torch.device("cpu", 0), "cpu:0"])
+def test_a_device_of_torch_says_which(device: Any) -> None:
+    with vtensor.enabled("16MiB", device=device):
+        assert vtensor.residency(torch.ones(1 << 20)).managed
 
 
 def test_so_does_the_command_line() -> None:
@@ -42,6 +49,7 @@ def test_asking_again_for_what_is_usual_is_asking(first: dict[str, Any], second:
     ("asked", "said"),
     [
         ({"device": "tpu"}, "device='tpu' is unknown; choose one of 'auto', 'cpu', 'cuda'"),
+        ({"device": "cuda:1"}, r"call torch.cuda.set_device\(1\) first, and pass device='cuda'"),
         ({"policy": "fifo"}, "policy='fifo' is unknown; choose one of 'plan', 'lru', 'size_staleness', 'delta'"),
         ({"oversize": "fail"}, "oversize='fail' is unknown"),
         ({"recompute": True}, "recompute=True is unknown; choose one of 'auto', 'never', 'only'"),

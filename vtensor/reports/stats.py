@@ -161,7 +161,7 @@ def memory_summary() -> str:
         ("held in chunks", size["held_bytes.current"], peak("held_bytes")),
         ("wanted by tensors", size["wanted_bytes.current"], peak("wanted_bytes")),
         ("absent, in the host store", size["absent_bytes.current"], peak("absent_bytes")),
-        ("small tensors, unmanaged", size["unmanaged_bytes.current"], peak("unmanaged_bytes")),
+        ("small tensors, unmanaged", size["unmanaged_bytes.current"], peak("unmanaged_bytes") + _mostly_small(s)),
         ("moved out", size["moved_out_bytes"], f"{s['evictions']} vTensors; {s['discards']} more needed no copy"),
         ("moved in", size["moved_in_bytes"], "of what was used in place" if _without_copies() else waited),
         ("planned iterations", f"{s['planned_iterations']} of {s['iterations']}", _plan_note(s)),
@@ -176,6 +176,13 @@ def memory_summary() -> str:
     if not is_enabled():
         title += " (tensors from before this process was forked; those made in it are torch's)"
     return _Table("\n".join([title, *(f"  {name:<26} {value:>14}   {note}".rstrip() for name, value, note in rows)]))
+
+
+def _mostly_small(s: dict[str, Any]) -> str:
+    """A hint for who keeps a budget that most of the program's memory is not counted in."""
+    if s["unmanaged_bytes.peak"] <= max(s["wanted_bytes.peak"], s["budget_bytes"]):
+        return ""
+    return "; more than the budget: with a smaller chunk= (--chunk) more of it is managed"
 
 
 def _without_copies() -> bool:

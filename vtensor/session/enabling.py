@@ -13,10 +13,13 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from ..errors import NotEnabledError
 from ..logs import log, set_log_level
 from ..settings.environment import is_set
 from ..settings.options import Device, Granularity, Oversize, Policy, Recompute
+from ..settings.which_device import named
 from . import lifecycle
 from .adoption import Owner, move_in
 
@@ -28,7 +31,7 @@ _is_kept = False  # 'vtensor fit' runs a script: its own words about budgets are
 def enable(
     budget: int | float | str | None = None,
     *,
-    device: Device | None = None,
+    device: Device | torch.device | None = None,
     chunk: int | str | None = None,
     min_size: int | str | None = None,
     host: int | str | None = None,
@@ -54,7 +57,8 @@ def enable(
         budget is lowered when unmanaged memory grows into the reserve.
     device
         ``"cpu"``: torch's CPU tensors. ``"cuda"``: those of the current CUDA device, or, in a process of torchrun that
-        has chosen none yet, of the device of its rank. Default: ``"auto"``, the GPU if torch sees one, else the CPU.
+        has chosen none yet, of the device of its rank. A ``torch.device`` says the same. Default: ``"auto"``, the GPU
+        if torch sees one, else the CPU.
     chunk
         Bytes of one vTensor, the unit in which tensors are moved; a power of two. Default: ``"2MiB"`` on the CPU, or
         more if a budget would be more chunks than Linux has mappings for (usually from 64 GiB on); on a GPU, where
@@ -126,7 +130,7 @@ def enable(
         return
     set_log_level()
     asked = {
-        "device": device,
+        "device": named(device),
         "chunk": chunk,
         "min_size": min_size,
         "host": host,

@@ -9,10 +9,27 @@ from __future__ import annotations
 import os
 from typing import Literal
 
-from ..errors import UnsupportedDeviceError
+from ..errors import ConfigError, UnsupportedDeviceError
 from .options import Device
 
-__all__ = ["choose_gpu", "which_device"]
+__all__ = ["choose_gpu", "named", "which_device"]
+
+
+def named(device: object) -> object:
+    """The word for a ``torch.device``, or for its name with a number; anything else as it is.
+
+    Raises
+    ------
+    ConfigError
+        For a GPU by its number: which one is managed is torch's to say.
+    """
+    kind, _, number = str(device).partition(":")
+    if kind == "cuda" and number:
+        raise ConfigError(
+            f"device={str(device)!r}: call torch.cuda.set_device({number}) first, and pass device='cuda', which is the "
+            "current GPU"
+        )
+    return kind if kind in ("cpu", "cuda") else device
 
 
 def which_device(asked: Device) -> Literal["cpu", "cuda"]:
