@@ -62,7 +62,8 @@ Fence Fences::uses_of(const Range& range) const {
   Fence fence = range.others;
   fence.add(unpack(range.used.load()));
   fence.add({Lane::in, range.ready.load()});
-  for (const Lane stream : range.recorded) fence.add(order_.now(stream));  // until it is freed, whatever they were asked for
+  // Until it is freed, whatever they were asked for.
+  for (const Lane stream : range.recorded) fence.add(order_.now(stream));
   return fence;
 }
 

@@ -68,6 +68,12 @@ MUTATIONS = {
         "  if (before.lane != stream || before.number > now.number) range.others.add(before);\n",
         "  (void)before;\n",
     ),
+    "what another stream was recorded for is freed too early": Mutation(
+        FENCES, "  for (const Lane stream : range.recorded) note_use(stream, range);\n"
+    ),
+    "what another stream was recorded for leaves too early": Mutation(
+        FENCES, "  for (const Lane stream : range.recorded) fence.add(order_.now(stream));\n"
+    ),
     "what is recomputed is made of what was not written yet": Mutation(
         "engine/streams.cpp", "  if (!closed_) order_.after(stream, order_.operations());\n", "  (void)stream;\n"
     ),

@@ -176,6 +176,14 @@ class Program {
     engine_->streams()->read_again(stream, range);
   }
 
+  // By a kernel that nobody sees, on a stream for which the program has recorded the tensor.
+  void read_unseen(Lane stream, std::size_t index) {
+    const Tensor& tensor = tensors_[index];
+    engine_->streams()->record(tensor.data, stream);
+    work_.order(lane(stream), work_.end_of(lane(tensor.last)));
+    ask(stream, tensors_[index], false);
+  }
+
   // A new tensor that a kernel fills, where a plan wants it.
   std::size_t sit(std::size_t chunks, const std::vector<ChunkId>& wanted, Range* before = nullptr) {
     auto* data = static_cast<char*>(engine_->allocate(chunks * kChunk, "test", streams_[0], false, {wanted, before}));
@@ -353,6 +361,27 @@ TEST(what_is_read_to_make_something_again_was_written_and_stays) {
     }
     program.finish();
     CHECK(program.wrong() == 0);
+  }
+}
+
+TEST(what_a_stream_was_recorded_for_is_given_to_nobody_before_it) {
+  for (const bool freed : {true, false}) {
+    for (std::uint32_t seed = 0; seed < 20; ++seed) {
+      Program program(seed, 6, 2);
+      for (int i = 0; i < 6; ++i) {
+        const std::size_t tensor = program.fresh(2, program.stream(0));
+        program.read_unseen(program.stream(1), tensor);
+        if (freed) {
+          program.drop(tensor);
+        } else {
+          program.engine().evict_all();
+        }
+        for (int k = 0; k < 3; ++k) program.fresh(2, program.stream(0));  // on its chunks
+        while (program.tensors() > 0) program.drop(program.tensors() - 1);
+      }
+      program.finish();
+      CHECK(program.wrong() == 0);
+    }
   }
 }
 

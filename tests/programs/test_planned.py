@@ -27,7 +27,6 @@ def test_a_steady_program_is_planned_after_three_iterations() -> None:
     assert stats["deviations"] == 0
     assert stats["plans"] == 1
     assert stats["prefetch_hits"] > 0
-    assert stats["exposed_copy_seconds"] >= 0
 
 
 @pytest.mark.parametrize("fraction", [0.75, 0.5, 0.3])
