@@ -79,7 +79,7 @@ ROOMS = {  # the modules of each package of vtensor/
     "reports": [{"stats", "page", "profile_tracks"}, {"__init__"}],
     "demo": [{"workloads", "processes"}, {"worker"}, {"show"}, {"__init__"}],
     "callbacks": [{"figures"}, {"transformers", "lightning"}, {"__init__"}],
-    "command": [{"farewell", "doctor", "fit"}, {"launcher"}, {"commands"}, {"cli"}, {"__init__"}],
+    "command": [{"writing"}, {"farewell", "doctor", "fit"}, {"launcher"}, {"commands"}, {"cli"}, {"__init__"}],
 }
 LGM_ROOMS = {  # the modules of each package of lgm/
     "records": [{"units", "limits"}, {"device"}, {"model"}, {"codec", "copies", "rows"}, {"__init__"}],
@@ -109,7 +109,7 @@ HARMONY = [
     {"processes", "buffers"},
     {"hosting", "turns"},
     {"updates", "packing", "pipeline", "leftovers"},
-    {"rehearsal"},
+    {"rehearsal", "step"},
     {"trainer"},
     {"__init__"},
 ]

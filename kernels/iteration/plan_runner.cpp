@@ -60,7 +60,7 @@ Finding PlanRunner::boundary(Engine& engine, bool timing, bool told) {
       if (deserves) earlier_.prefer_largest(finished_);
     }
   }
-  go_on_with(engine, planned);
+  begin_next(engine, planned);
   return finding;
 }
 
@@ -86,7 +86,7 @@ bool PlanRunner::deserves_a_plan(Engine& engine, bool planned, bool was_timed) {
 }
 
 // The next iteration begins, with the plan that was completed last, if there is any. `planned`: so was the one that ended.
-void PlanRunner::go_on_with(Engine& engine, bool planned) {
+void PlanRunner::begin_next(Engine& engine, bool planned) {
   engine.remake().begin_iteration();
   if (way_back_.plan() != nullptr) engine.forget_arrivals();
   way_back_.forget();

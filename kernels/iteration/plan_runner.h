@@ -95,7 +95,7 @@ class PlanRunner {
 
  private:
   bool deserves_a_plan(Engine& engine, bool planned, bool was_timed);
-  void go_on_with(Engine& engine, bool planned);
+  void begin_next(Engine& engine, bool planned);
   void begin_log(Engine& engine);
   Finding look_again(Engine& engine, bool looked);
   bool change_plan(Engine& engine, std::uint32_t row, StepId step);

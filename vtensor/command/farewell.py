@@ -17,11 +17,12 @@ import torch
 
 from ..logs import say
 from ..planning.current_planner import keep_journal
-from ..planning.traces import record, save_trace, size_of, write_if_possible
+from ..planning.traces import record, save_trace
 from ..reports.page import report
 from ..reports.stats import memory_stats, memory_summary
 from ..session.lifecycle import active_config, is_enabled
 from ..settings.sizes import format_bytes
+from .writing import size_of, write_if_possible
 
 __all__ = ["NOTHING", "Farewell", "Wishes", "begin_with", "flush"]
 

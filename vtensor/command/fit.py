@@ -27,9 +27,10 @@ from ..errors import VtensorError
 from ..logs import answer, say
 from ..native.core import Core, RawIteration, Snapshot
 from ..planning.speeds import found_device
-from ..planning.traces import size_of, speed_here, trace_of, write_if_possible
+from ..planning.traces import speed_here, trace_of
 from ..session import lifecycle
 from ..settings.sizes import format_bytes
+from .writing import size_of, write_if_possible
 
 __all__ = ["Measuring"]
 

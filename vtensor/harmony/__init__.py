@@ -9,12 +9,13 @@ Train Massive DNN Models on Commodity Servers*, VLDB 2022, arXiv 2202.01306. Wha
 microbatch runs the user's own forward and backward in a thread of its own; one runs at a time, and they change places
 where a pack begins.
 
-Rooms: ``trainer`` (what users call), ``arguments`` (what it cannot be asked for), ``layers`` (which parts of a
-model take turns), ``packs`` and ``packing`` (which of them together, by the budget), ``turns`` (how microbatches
-do), ``updates`` (each pack's when it is complete), ``microbatches`` (cutting a batch), ``generators`` (random
-numbers of each), ``buffers`` (what forwards read and write beside parameters), ``forwards`` (other functions in the
-place of layers'), ``hosting`` (updates in the host's memory), ``processes`` (what goes between them), ``pipeline``
-(layers that live in other processes), ``rehearsal`` (before they do), ``leftovers`` (of a step that was interrupted).
+Rooms: ``trainer`` (what users call), ``step`` (one of its steps), ``arguments`` (what it cannot be asked for),
+``layers`` (which parts of a model take turns), ``packs`` and ``packing`` (which of them together, by the budget),
+``turns`` (how microbatches do), ``updates`` (each pack's when it is complete), ``microbatches`` (cutting a batch),
+``generators`` (random numbers of each), ``buffers`` (what forwards read and write beside parameters), ``forwards``
+(other functions in the place of layers'), ``hosting`` (updates in the host's memory), ``processes`` (what goes between
+them), ``pipeline`` (layers that live in other processes), ``rehearsal`` (before they do), ``leftovers`` (of a step that
+was interrupted).
 """
 
 from __future__ import annotations

@@ -1,37 +1,31 @@
 """What users call: a training step in Harmony's order.
 
-Covers: the arguments, one step, in which process, clipping and scaling.
-Leaves: everything else to the rooms named in the package.
+Covers: the arguments, in which process a step is made, clipping and scaling.
+Leaves: one step (``step``), everything else to the rooms named in the package.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from .. import native
 from ..errors import ConfigError
 from ..logs import log
 from ..planning.current_planner import as_one_iteration
-from ..session.lifecycle import active_config, is_enabled
 from .arguments import check
-from .generators import Generators
 from .hosting.hosted import Hosted, Where, where_to_update
 from .layers import find_layers, layers_named
 from .leftovers import Leftovers
-from .microbatches import cut, scalar, total
+from .microbatches import cut, total
 from .packing import Packing
-from .pipeline import Calls, End, Pipeline, Worker
+from .pipeline import End, Pipeline, Worker
 from .processes.replicas import Replicas
 from .rehearsal import rehearse
-from .turns.again import Again, explained
-from .turns.layer_order import LayerOrder
-from .turns.turns import Turns
-from .turns.weave import Weave
+from .step import Means, Step
+from .turns.again import Again
 from .updates import Update, Updates, when_to_update
 
 __all__ = ["Harmony"]
@@ -143,6 +137,9 @@ class Harmony:
         self._hosted = Hosted(optimizer, data_parallel) if on_host else None
         processes = 1 if self._pipeline is None else self._pipeline.size
         self._packing = Packing(found, optimizer, packs, processes, states=not on_host)
+        self._means = Means(
+            model, loss, self._packing, recompute, scaler, self._update == "packs", self._replicas, self._pipeline
+        )
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._leftovers = Leftovers(model, optimizer)
         self.seeds: list[int] = []
@@ -218,64 +215,18 @@ class Harmony:
         return pipeline.serve(step)
 
     def _step(self, batches: list[Any]) -> torch.Tensor:
-        count, losses = len(batches), dict[int, torch.Tensor]()
-        generators = Generators(count)
-        self.seeds, weave = generators.seeds, Weave(native.load(), generators)
-        replicas, hosted, ordered = self._replicas, self._hosted, self._pipeline is None
-        updates = Updates(
-            self.optimizer, self._names, count, weave.current, replicas=replicas, hosted=hosted, ordered=ordered
-        )
-        turns = Turns(self.model, weave, self._recompute, None if self._pipeline is None else self._pipeline.here)
-        order: LayerOrder | None = None
-        calls: Calls | None = None
+        def updates(current: Callable[[], int | None]) -> Updates:
+            replicas, hosted, ordered = self._replicas, self._hosted, self._pipeline is None
+            return Updates(
+                self.optimizer, self._names, len(batches), current, replicas=replicas, hosted=hosted, ordered=ordered
+            )
 
-        def run(index: int) -> None:
-            if order is not None and index == 1:
-                turns.take(self.packs, self._packing.constants)
-            value = scalar(self._loss(self.model, batches[index]))
-            turns.forward_is_over(index)
-            if calls is not None:
-                calls.take_state()
-            value = value / count
-            losses[index] = value.detach()
-            with explained() if self._recompute else contextlib.nullcontext():
-                (value if self._scaler is None else self._scaler.scale(value)).backward()
-            if order is not None and index == 0:
-                self._packing.order_by(order, list if self._replicas is None else self._replicas.agreed)
-
-        def last() -> int:
-            return 2 * len(turns.packs) + (calls is not None)
-
-        def between(rank: int) -> None:
-            if rank == len(turns.packs) + 1 and (written := turns.unseen()):  # before the first update
-                self._packing.give_up(written)
-            if self._update == "packs" and rank > len(turns.packs):  # backward
-                generators.enter(count)
-                updates.update_complete()
-                generators.leave(count)
-
-        with contextlib.ExitStack() as leaving:  # the model is as it was, whatever ends the step
-            leaving.callback(updates.remove)
-            if self._replicas is not None:
-                self._replicas.share_buffers()
-                # Packs count collectives, and budgets may differ.
-                self._packing.budget = self._replicas.least(active_config().budget if is_enabled() else 0)
-            leaving.callback(turns.remove)
-            if self._packing.ordered:
-                turns.take(self.packs, self._packing.constants)
-            else:  # the first microbatch, by itself, shows the order
-                turns.begin_alone(self.packs)
-                order = LayerOrder(self.model, self._packing.found, lambda: weave.current() == 0, torch.is_grad_enabled)
-                leaving.callback(order.remove)
-            if self._pipeline is not None:
-                calls = self._pipeline.begin(count, turns.packs, weave)
-                leaving.callback(calls.remove)
-            weave.run(run, count, last, between)
-        generators.finish()
-        loss = total([losses[index] for index in range(count)])
+        step = Step(self._means, batches, updates)
+        self.seeds = step.seeds
+        loss = total(step.run())
         if self._pipeline is not None:
             self._pipeline.end(loss)
-        self._update_all(updates)
+        self._update_all(step.updates)
         return loss
 
     def _update_all(self, updates: Updates) -> None:

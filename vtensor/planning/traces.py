@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 import lgm
-from lgm.errors import LgmError
 
 from ..errors import NotEnabledError, NotRecordedError
-from ..logs import log, say
 from ..native.core import RawIteration
 from ..settings.environment import is_set
 from .current_planner import current, newest_plan
 from .recordings import make_recording
 from .speeds import flop_per_second
 
-__all__ = ["record", "recorded_trace", "save_trace", "size_of", "speed_here", "trace_of", "write_if_possible"]
+__all__ = ["record", "recorded_trace", "save_trace", "speed_here", "trace_of"]
 
 
 def record() -> None:
@@ -118,19 +115,3 @@ def speed_here() -> dict[str, float]:
 def _flop_per_second(threads: int) -> float:
     """Measured once with so many: it takes a second."""
     return flop_per_second()
-
-
-def size_of(trace: lgm.Trace) -> str:
-    """In words."""
-    return f"{trace.operations} operations, {trace.tensors} tensors"
-
-
-def write_if_possible(path: str, write: Callable[[str], str], who: str = "vtensor") -> None:
-    """Say on stderr what was written, or why not: a run of hours does not end in an exception of its trace's."""
-    try:
-        say(f"{who}: wrote {path}: {write(path)}")
-    except (RuntimeError, OSError, LgmError) as error:
-        say(f"{who}: {path} was not written: {error}")
-    except Exception as error:  # a defect of ours: what the run says otherwise, and its exit code, are not lost to it
-        say(f"{who}: {path} was not written: {type(error).__name__}: {error}")
-        log.debug("writing %s failed", path, exc_info=True)

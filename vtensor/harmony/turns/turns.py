@@ -63,6 +63,16 @@ class Turns:
         layers = itertools.chain(*packs[:-1]) if self._recompute else ()
         return [each for each in layers if self._here is None or self._here(each)]
 
+    @property
+    def first_of_backward(self) -> int:
+        """The rank at which a pack's backward has ended for the first time; ranks are explained in ``stops``."""
+        return len(self.packs) + 1
+
+    @property
+    def last_rank(self) -> int:
+        """Of microbatches that are through."""
+        return 2 * len(self.packs)
+
     def unseen(self) -> Place | None:
         """A buffer that was written, and has no order by turns."""
         return None if self._between is None else self._between.unseen()
