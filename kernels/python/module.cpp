@@ -7,6 +7,7 @@
 #include "process/fault_handler.h"
 #include "iteration/given.h"
 #include "iteration/managed.h"
+#include "python/engines.h"
 #include "python/module.h"
 #include "process/registry.h"
 #include "torch/torch_bridge.h"
@@ -29,8 +30,8 @@ void bind_session(py::module_& m) {
          bool observe_always) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
         serve_torch();
-        adopt(
-            make_engine(budget_chunks, chunk, host, spill_dir, policy, granularity, leaving, raise_oversize, link, false).engine);
+        const EngineConfig config = config_of(budget_chunks, policy, granularity, leaving, raise_oversize);
+        adopt(make_host_engine({config, chunk, host, spill_dir, link}));
         attach_torch(min_size, observe_always);
       },
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("spill_dir"), py::arg("policy"),

@@ -1,33 +1,13 @@
-// What the module files share: engines from settings, and C++ figures as Python dictionaries.
+// What the module files share: C++ figures as Python dictionaries, and each other's functions.
 #pragma once
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "testing/driver_inject.h"
 #include "engine/engine.h"
 #include "iteration/plan_runner.h"
 
 namespace vt {
-
-struct MadeEngine {
-  std::unique_ptr<Engine> engine;
-  InjectDriver* inject;  // owned by the engine; nullptr unless asked for
-};
-
-EngineConfig config_of(std::size_t budget_chunks, const std::string& policy, const std::string& granularity,
-                       const std::string& leaving, bool raise_oversize);
-
-// An engine over an ordered device in ordinary memory, its order of work drawn from `seed` (driver_late.h).
-std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
-                                         const std::string& policy, const std::string& leaving, std::uint32_t seed, bool places,
-                                         bool strict);
-// What that device complained about.
-std::vector<std::string> late_complaints();
-
-MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes, const std::string& spill_dir,
-                       const std::string& policy, const std::string& granularity, const std::string& leaving, bool raise_oversize,
-                       double link, bool injectable);
 
 pybind11::dict to_dict(const Amount& amount);
 pybind11::dict to_dict(const LiveHandles& handles);

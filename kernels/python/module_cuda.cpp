@@ -4,6 +4,7 @@
 
 #include "cuda/cuda_slab.h"
 #include "cuda/driver_cuda.h"
+#include "python/engines.h"
 #include "python/module.h"
 #include "process/registry.h"
 #include "torch/torch_cuda.h"

@@ -1,60 +1,10 @@
-// See module.h.
+// Figures of the core as Python dictionaries; vtensor/native/core.py has their types. See module.h.
 
-#include "device/driver_host.h"
-#include "testing/driver_late.h"
 #include "python/module.h"
 
 namespace py = pybind11;
 
 namespace vt {
-
-EngineConfig config_of(std::size_t budget_chunks, const std::string& policy, const std::string& granularity,
-                       const std::string& leaving, bool raise_oversize) {
-  EngineConfig config;
-  config.budget_chunks = budget_chunks;
-  config.order = victim_order_from(policy);
-  config.granularity = granularity_from(granularity);
-  config.leaving = leaving_from(leaving);
-  config.oversize = raise_oversize ? Oversize::raise : Oversize::borrow;
-  return config;
-}
-
-MadeEngine make_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes, const std::string& spill_dir,
-                       const std::string& policy, const std::string& granularity, const std::string& leaving, bool raise_oversize,
-                       double link, bool injectable) {
-  const EngineConfig config = config_of(budget_chunks, policy, granularity, leaving, raise_oversize);
-  // A file's copies are system calls, which a lane's thread makes; what goes from memory to memory takes processors.
-  const Team team = spill_dir.empty() ? computing_team() : nullptr;
-  std::unique_ptr<Driver> driver = std::make_unique<HostDriver>(chunk_bytes, link, team);
-  InjectDriver* inject = nullptr;
-  if (injectable) {
-    auto wrapped = std::make_unique<InjectDriver>(std::move(driver));
-    inject = wrapped.get();
-    driver = std::move(wrapped);
-  }
-  auto store = spill_dir.empty() ? make_ram_store(chunk_bytes, host_bytes)
-                                 : make_file_store(chunk_bytes, host_bytes, spill_dir);
-  return {std::make_unique<Engine>(std::move(driver), std::move(store), config), inject};
-}
-
-namespace {
-LateWork* g_late_work = nullptr;  // of the newest engine; never destroyed: each may live to the end
-}  // namespace
-
-std::unique_ptr<Engine> make_late_engine(std::size_t budget_chunks, Bytes chunk_bytes, Bytes host_bytes,
-                                         const std::string& policy, const std::string& leaving, std::uint32_t seed, bool places,
-                                         bool strict) {
-  EngineConfig config = config_of(budget_chunks, policy, "chunk", leaving, false);
-  config.strict = strict;
-  g_late_work = new LateWork;
-  g_late_work->begin(seed);
-  auto driver = std::make_unique<LateDriver>(chunk_bytes, 8 * budget_chunks + 4096, *g_late_work, Compute::at_once, places);
-  return std::make_unique<Engine>(std::move(driver), make_ram_store(chunk_bytes, host_bytes), config);
-}
-
-std::vector<std::string> late_complaints() {
-  return g_late_work == nullptr ? std::vector<std::string>{} : g_late_work->complaints();
-}
 
 py::dict to_dict(const Amount& amount) {
   py::dict d;

@@ -5,8 +5,10 @@
 
 #include "device/driver_host.h"
 #include "process/fault_handler.h"
+#include "python/engines.h"
 #include "python/module.h"
 #include "process/registry.h"
+#include "testing/driver_inject.h"
 
 namespace py = pybind11;
 
@@ -17,14 +19,18 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 // An engine of its own, driven address by address.
 struct TestEngine {
-  MadeEngine made;
+  InjectDriver* inject = nullptr;  // the engine's
   Engine* engine;
   std::vector<Use> pins;
 
   TestEngine(std::size_t budget, Bytes chunk, std::size_t slots, const std::string& spill_dir, const std::string& policy,
-             const std::string& granularity, bool raise_oversize, double link)
-      : made(make_engine(budget, chunk, slots * chunk, spill_dir, policy, granularity, "copy", raise_oversize, link, true)) {
-    engine = adopt_for_faults(std::move(made.engine));
+             const std::string& granularity, bool raise_oversize, double link) {
+    const EngineConfig config = config_of(budget, policy, granularity, "copy", raise_oversize);
+    engine = adopt_for_faults(make_host_engine({config, chunk, slots * chunk, spill_dir, link}, [this](auto driver) {
+      auto failing = std::make_unique<InjectDriver>(std::move(driver));
+      inject = failing.get();
+      return failing;
+    }));
   }
 
   static Engine* adopt_for_faults(std::unique_ptr<Engine> engine) {
@@ -136,11 +142,11 @@ void bind_parts(py::module_& m) {
       .def("validate", [](TestEngine& t) { return t.engine->inspect().validate(); })
       .def("snapshot", [](TestEngine& t) { return to_dict(t.engine->inspect().snapshot()); })
       .def("fail", [](TestEngine& t, const std::string& call, std::uint64_t nth, std::uint64_t times) {
-             t.made.inject->fail(call, nth, times);
+             t.inject->fail(call, nth, times);
            }, py::arg("call"), py::arg("nth") = 1, py::arg("times") = 1)
-      .def("delay", [](TestEngine& t, const std::string& call, std::uint64_t us) { t.made.inject->delay(call, us); })
-      .def("calls", [](TestEngine& t, const std::string& call) { return t.made.inject->calls(call); })
-      .def("clear_faults", [](TestEngine& t) { t.made.inject->clear(); });
+      .def("delay", [](TestEngine& t, const std::string& call, std::uint64_t us) { t.inject->delay(call, us); })
+      .def("calls", [](TestEngine& t, const std::string& call) { return t.inject->calls(call); })
+      .def("clear_faults", [](TestEngine& t) { t.inject->clear(); });
 }
 
 }  // namespace vt

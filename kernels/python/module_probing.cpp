@@ -7,13 +7,29 @@
 
 #include "iteration/thread_state.h"
 #include "process/registry.h"
+#include "python/engines.h"
 #include "python/module.h"
+#include "testing/driver_late.h"
 #include "torch/torch_bridge.h"
 #include "torch/torch_observer.h"
 
 namespace py = pybind11;
 
 namespace vt {
+namespace {
+
+LateWork* g_late_work = nullptr;  // of the newest engine; never destroyed: each may live to the end
+
+// An engine over an ordered device in ordinary memory, its order of work drawn from `seed` (driver_late.h).
+std::unique_ptr<Engine> make_late_engine(const EngineConfig& config, Bytes chunk, Bytes host, std::uint32_t seed, bool places) {
+  g_late_work = new LateWork;
+  g_late_work->begin(seed);
+  const std::size_t most = 8 * config.budget_chunks + 4096;
+  auto driver = std::make_unique<LateDriver>(chunk, most, *g_late_work, Compute::at_once, places);
+  return std::make_unique<Engine>(std::move(driver), make_ram_store(chunk, host), config);
+}
+
+}  // namespace
 
 void bind_probing(py::module_& m) {
   using Unlocked = py::call_guard<py::gil_scoped_release>;
@@ -24,13 +40,17 @@ void bind_probing(py::module_& m) {
          bool places, const std::string& leaving, bool strict) {
         if (current_engine() != nullptr) throw InvalidUse("vtensor is already enabled");
         serve_torch();
-        adopt(make_late_engine(budget_chunks, chunk, host, policy, leaving, seed, places, strict));
+        EngineConfig config = config_of(budget_chunks, policy, "chunk", leaving, false);
+        config.strict = strict;
+        adopt(make_late_engine(config, chunk, host, seed, places));
         set_current_stream([](Engine& engine) { return engine.streams()->lane(nullptr); });
         attach_torch(min_size, true);
       },
       py::arg("budget_chunks"), py::arg("chunk"), py::arg("host"), py::arg("policy"), py::arg("min_size"), py::arg("seed"),
       py::arg("places") = false, py::arg("leaving") = "copy", py::arg("strict") = false);
-  m.def("late_complaints", [] { return late_complaints(); });
+  // What that device complained about.
+  m.def("late_complaints",
+        [] { return g_late_work == nullptr ? std::vector<std::string>{} : g_late_work->complaints(); });
   m.def("observing", [] { return observing(); });
   m.def(
       "evict_all",
