@@ -107,9 +107,6 @@ class _Walk:
         if t in self.resident:
             self.held -= int(self.resident.pop(t).sum())
 
-    def resident_now(self) -> dict[int, bytes]:
-        return {t: there.tobytes() for t, there in self.resident.items() if t not in self.once}
-
     def iteration(self, *, strict: bool) -> None:
         plan = self.plan
         out_at: dict[int, list[int]] = defaultdict(list)

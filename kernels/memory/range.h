@@ -81,7 +81,7 @@ struct Range {
   std::vector<Lane> recorded;      // streams that may use it until it is freed
   bool seated = false;                     // its vTensors have seats (engine/seats.h)
   std::uint32_t in_seat = 0;               // how many of them sat there when it was allocated
-  Range* maker = nullptr;                  // where it was made when it was recomputed last: those addresses led where these do
+  Range* maker = nullptr;                  // where it was recomputed last: those addresses led where these do
 
   // Whether it may not move on a device where what was given away may.
   bool stays() const noexcept { return fixed || exported_for > 0; }

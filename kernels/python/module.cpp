@@ -162,7 +162,7 @@ void bind_lending(py::module_& m) {
 
 // For vtensor/hooks: what the core has to be told of.
 void bind_hooks(py::module_& m) {
-  // For doors.py: tensors that code in Python hands to kernels past torch's operations.
+  // Tensors that code in Python hands to kernels past torch's operations (backwards.py, storages.py, compiled.py).
   m.def("ordered", [] { return current().streams() != nullptr; });
   m.def("keep", [](const std::vector<Address>& addresses, bool unseen) { keep(current(), addresses, unseen); }, Unlocked());
   // Whether a torch.autograd.Function of that name may write what is known. Where no operation is observed nothing is.

@@ -182,7 +182,9 @@ def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
     figure, (top, lanes) = pyplot.subplots(
         2, 1, figsize=(11, 6), sharex=True, height_ratios=[3, 1], layout="constrained"
     )
-    top.step(begin, life.live * mib, where="post", color="0.55", label="all live tensors (no budget)")
+    recorded = np.arange(trace.operations) if plan.remaking is None else plan.remaking.at
+    live = analyze_lifetimes(plan.recorded).live * mib
+    top.step(begin[recorded], live, where="post", color="0.55", label="all live tensors (no budget)")
     top.fill_between(
         begin, occupied(trace, life, moves) * mib, step="post", alpha=0.35, color="tab:blue", label="resident by plan"
     )

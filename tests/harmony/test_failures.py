@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import threading
 import traceback
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -308,3 +310,26 @@ def test_optimizers_that_look_at_all_gradients_update_together(name: str) -> Non
     with pytest.raises(ConfigError, match="pass update='together'"):
         when_to_update("packs", made, None, None)
     assert when_to_update("auto", torch.optim.SGD([torch.ones(1, requires_grad=True)]), None, None) == "packs"
+
+
+def test_a_step_leaves_nothing_to_a_collection_of_garbage() -> None:
+    """Microbatches and losses would take room within the budget until there is one."""
+    kept: list[weakref.ref[torch.Tensor]] = []
+
+    def split(batch: torch.Tensor) -> list[torch.Tensor]:
+        parts = [part.clone() for part in batch.chunk(4)]
+        kept.extend(map(weakref.ref, parts))
+        return parts
+
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    trainer = vtensor.Harmony(
+        model, optimizer, loss=lambda net, part: net(part).square().mean(), microbatches=4, split=split
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        trainer.step(torch.ones(8, 8))
+        assert len(kept) == 4 and all(each() is None for each in kept)
+    finally:
+        gc.enable()

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import lgm
 import lgm.fitting.fits
 from lgm.command import target
 from lgm.command.cli import main
+from lgm.iteration import analyze_lifetimes
 from lgm.progress import Bar
 from lgm.records import HOST_COSTS
 from lgm.records.units import (
@@ -28,8 +30,10 @@ from lgm.records.units import (
     parse_speed,
     share_of,
 )
+from lgm.reports.report import draw
 
-from .random_traces import training
+from .random_traces import CHUNK, training
+from .test_recompute import with_calls
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,6 +67,25 @@ def test_a_picture(plan: str, tmp_path: Path, ending: str) -> None:
     picture = tmp_path / f"plan.{ending}"
     assert main(["show", plan, "--picture", str(picture)]) == 0
     assert picture.stat().st_size > 5000
+
+
+def test_a_picture_shows_what_there_would_be_without_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where much of it is dropped, and recomputed."""
+    axes = pytest.importorskip("matplotlib.axes").Axes
+    recorded = with_calls(training(12, 0), 0, share=1.0)
+    peak = analyze_lifetimes(recorded).peak
+    made = lgm.analyze(recorded, lgm.Device(int(peak * 0.55), CHUNK / 2e-3, CHUNK / 2e-3), recompute="auto")
+    assert made.remaking is not None and analyze_lifetimes(made.trace).peak < peak
+    drawn: dict[str, float] = {}
+    step = axes.step
+
+    def noted(self: Any, x: Any, y: Any, **more: Any) -> Any:
+        drawn[more["label"]] = max(y)
+        return step(self, x, y, **more)
+
+    monkeypatch.setattr(axes, "step", noted)
+    draw(made, tmp_path / "plan.png")
+    assert drawn["all live tensors (no budget)"] == pytest.approx(peak * CHUNK / 2**20)
 
 
 def test_perfetto(plan: str, tmp_path: Path) -> None:
@@ -213,7 +236,6 @@ class Only:
             raise ImportError(f'{name} is not part of NumPy or the standard library')
 sys.meta_path.insert(0, Only())
 sys.path[:] = [p for p in sys.path]
-from lgm.command import target
 from lgm.command.cli import main
 from lgm.progress import Bar
 sys.exit(main(sys.argv[1:]))

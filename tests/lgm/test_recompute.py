@@ -328,9 +328,7 @@ _USE = ("op", "tensor", "first", "last", "write")
     "other",
     [
         lambda o: {"tensor_bytes": o.tensor_bytes - (o.tensor_bytes > 1)},
-        lambda o: {
-            f"use_{name}": getattr(o, f"use_{name}")[:-1] for name in ("op", "tensor", "first", "last", "write")
-        },
+        lambda o: {f"use_{name}": getattr(o, f"use_{name}")[:-1] for name in _USE},
         lambda o: {"use_write": 1 - o.use_write},
     ],
     ids=["sizes", "uses", "writes"],

@@ -68,9 +68,9 @@ def test_figures_and_words_of_a_plan() -> None:
         trainer = Trainer()
         for _ in range(10):
             trainer.step()
-        stats, summary, plan, shot = (
-            vtensor.memory_stats(), vtensor.memory_summary(), newest_plan(), native.load().snapshot()
-        )  # fmt: skip
+        plan, core, shot = newest_plan(), native.load(), None
+        while shot != (shot := core.snapshot()):  # copies may be under way
+            stats, summary = vtensor.memory_stats(), vtensor.memory_summary()
     assert plan is not None and stats["planned_iterations"] > 0 and stats["copy_lanes"]
     assert stats["predicted_step_seconds"] == plan.prediction.step_seconds > 0
     assert 0.5 * stats["budget_bytes"] < stats["predicted_bytes"] <= stats["budget_bytes"]
@@ -120,9 +120,9 @@ def test_a_summary_says_what_was_held_beyond_the_budget(late: bool, everything: 
     assert f"\n  larger than the budget {stats['oversize']:>14} operations".replace(" ", "") in summary.replace(" ", "")
 
 
-@pytest.mark.parametrize(("small", "hinted"), [(200, False), (2000, True)])
+@pytest.mark.parametrize(("small", "hinted"), [(200, False), (8000, True)])
 def test_a_summary_says_that_most_is_too_small_to_be_managed(small: int, hinted: bool) -> None:
-    with vtensor.enabled("4MiB", device="cpu"):
+    with vtensor.enabled("16MiB", device="cpu"):
         kept = [torch.ones(1024) for _ in range(small)]  # 4 KiB each
         assert ("more than the budget: with a smaller chunk=" in vtensor.memory_summary()) == hinted
         assert len(kept) == small

@@ -49,7 +49,7 @@ def test_asking_again_for_what_is_usual_is_asking(first: dict[str, Any], second:
     ("asked", "said"),
     [
         ({"device": "tpu"}, "device='tpu' is unknown; choose one of 'auto', 'cpu', 'cuda'"),
-        ({"device": "cuda:1"}, r"call torch.cuda.set_device\(1\) first, and pass device='cuda'"),
+        ({"device": "cuda:1"}, r"is not the current GPU: call torch.cuda.set_device\(1\) first"),
         ({"policy": "fifo"}, "policy='fifo' is unknown; choose one of 'plan', 'lru', 'size_staleness', 'delta'"),
         ({"oversize": "fail"}, "oversize='fail' is unknown"),
         ({"recompute": True}, "recompute=True is unknown; choose one of 'auto', 'never', 'only'"),

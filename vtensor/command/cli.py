@@ -149,7 +149,11 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--plan", metavar="FILE", help="follow a plan made by 'lgm analyze' instead of making one")
     run.add_argument("--save-trace", metavar="FILE", help="write the last whole iteration, for the 'lgm' command")
-    run.add_argument("--report", metavar="HTML", help="write a page about the run: memory, copies, iterations")
+    run.add_argument(
+        "--report",
+        metavar="HTML",
+        help="write a page about the run: memory, copies, iterations (with several processes: run.rank0.html, ...)",
+    )
     run.add_argument(
         "--watch",
         action="store_true",

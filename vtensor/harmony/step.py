@@ -98,8 +98,9 @@ class Step:
         return [self._losses[index] for index in range(len(self._batches))]
 
     def _look_for_order(self) -> LayerOrder:
-        model, found = self._means.model, self._means.packing.found
-        self._order = LayerOrder(model, found, lambda: self._weave.current() == 0, torch.is_grad_enabled)
+        model, found, weave = self._means.model, self._means.packing.found, self._weave
+        # It must not hold this step, which holds it: microbatches and losses would live until a collection of garbage.
+        self._order = LayerOrder(model, found, lambda: weave.current() == 0, torch.is_grad_enabled)
         return self._order
 
     def _run_one(self, index: int) -> None:

@@ -138,7 +138,14 @@ class Harmony:
         processes = 1 if self._pipeline is None else self._pipeline.size
         self._packing = Packing(found, optimizer, packs, processes, states=not on_host)
         self._means = Means(
-            model, loss, self._packing, recompute, scaler, self._update == "packs", self._replicas, self._pipeline
+            model=model,
+            loss=loss,
+            packing=self._packing,
+            recompute=recompute,
+            scaler=scaler,
+            by_packs=self._update == "packs",
+            replicas=self._replicas,
+            pipeline=self._pipeline,
         )
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._leftovers = Leftovers(model, optimizer)

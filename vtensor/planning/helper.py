@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from enum import Enum
+from enum import Enum, auto
 from pathlib import Path
 
 import lgm
@@ -64,9 +64,9 @@ class Busy(Exception):
 class Priority(Enum):
     """How much of a machine's time a plan is worth."""
 
-    FIRST = "there is none yet: it takes its turn with the program"
-    BETTER = "where no core is idle it takes turns, but gives way"
-    IDLE = "only what others leave; Busy is raised where that is nothing"
+    FIRST = auto()  # there is none yet: it takes its turn with the program
+    BETTER = auto()  # where no core is idle it takes turns, but gives way
+    IDLE = auto()  # only what others leave; Busy is raised where that is nothing
 
 
 def _seconds(pid: int) -> float:

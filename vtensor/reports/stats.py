@@ -43,7 +43,7 @@ def memory_stats() -> dict[str, Any]:
     Settings: ``budget_bytes``, ``host_capacity_bytes``, ``chunk_bytes``.
 
     The rest are totals: ``moved_out_bytes``, ``moved_in_bytes``, ``evictions`` (vTensors copied out), ``discards``
-    (vTensors that left for free), ``drops`` (vTensors that left without a copy, to be recomputed), ``made_bytes`` and
+    (vTensors that needed no copy to leave), ``drops`` (vTensors that left to be recomputed), ``made_bytes`` and
     ``make_seconds`` (what was recomputed, and how long that took), ``cancels``, ``faults`` (reads outside operations),
     ``oversize`` (operations larger than the budget), ``failures`` (survived), ``host_waits`` (times a thread stood
     until a GPU had done something), ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
@@ -182,7 +182,8 @@ def _mostly_small(s: dict[str, Any]) -> str:
     """A hint for who keeps a budget that most of the program's memory is not counted in."""
     if s["unmanaged_bytes.peak"] <= max(s["wanted_bytes.peak"], s["budget_bytes"]):
         return ""
-    return "; more than the budget: with a smaller chunk= (--chunk) more of it is managed"
+    smaller = "min_size= (--min-size)" if active_config().device == "cuda" else "chunk= (--chunk) or min_size="
+    return f"; more than the budget: with a smaller {smaller} more of it is managed"
 
 
 def _without_copies() -> bool:

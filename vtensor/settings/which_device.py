@@ -7,29 +7,34 @@ much memory there is (``available``).
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from ..errors import ConfigError, UnsupportedDeviceError
 from .options import Device
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = ["choose_gpu", "named", "which_device"]
 
 
-def named(device: object) -> object:
+def named(device: Device | torch.device | None) -> Device | None:
     """The word for a ``torch.device``, or for its name with a number; anything else as it is.
 
     Raises
     ------
     ConfigError
-        For a GPU by its number: which one is managed is torch's to say.
+        For another GPU than the current one: which one is managed is torch's to say.
     """
+    import torch
+
     kind, _, number = str(device).partition(":")
-    if kind == "cuda" and number:
+    if kind == "cuda" and number and not (torch.cuda.is_available() and int(number) == torch.cuda.current_device()):
         raise ConfigError(
-            f"device={str(device)!r}: call torch.cuda.set_device({number}) first, and pass device='cuda', which is the "
-            "current GPU"
+            f"device={str(device)!r} is not the current GPU: call torch.cuda.set_device({number}) first, or pass "
+            "device='cuda' for the current one"
         )
-    return kind if kind in ("cpu", "cuda") else device
+    return cast(Device, kind) if kind in ("cpu", "cuda") else cast(Device | None, device)
 
 
 def which_device(asked: Device) -> Literal["cpu", "cuda"]:
