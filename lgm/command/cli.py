@@ -45,14 +45,14 @@ the training machine or anywhere else.
 """
 
 _SWITCHES = {
-    "costs": "the price of being away: its copies, or the same for all",
-    "leads": "count on a gap once its copy out can have ended, or from its beginning on",
-    "choice": "how gaps are chosen",
-    "granularity": "whether parts of a tensor may leave, or whole ones only",
-    "timing": "when copies in begin",
-    "reservation": "chunks kept free ahead of demand",
-    "mapping": "whether addresses stay mapped for the next tensor that fits",
-    "settling": "schedule again by simulated times, or not",
+    "costs": "what eviction costs: its copies (moves), the same for all (equal), or whichever is faster (auto)",
+    "leads": "when the memory of something evicted counts as free: once its copy can have ended, or at once (none)",
+    "choice": "how to choose what is evicted: the cheapest set that suffices, or as memory runs out (sweep)",
+    "granularity": "evict parts of a tensor, or whole tensors only",
+    "timing": "when copies back begin: as early as there is room, just in time, on demand; auto: as is fastest",
+    "reservation": "keep chunks free ahead of demand, or not",
+    "mapping": "keep freed memory mapped for the next tensor that fits, or not",
+    "settling": "schedule once more by the simulated times, or not",
 }
 
 
@@ -207,9 +207,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--recompute",
         choices=get_args(Recompute),
-        help="whether what is cheaper to recompute is not copied; only: nothing is copied; segments: parts of "
-        "the chain of layers are run again, as by torch.utils.checkpoint, in the least time "
-        "(default: auto; only, where --gpu has one memory)",
+        help="auto: recompute what is cheaper to recompute than to copy; never: copy everything; only: copy nothing; "
+        "segments: run parts of the chain of layers again, as torch.utils.checkpoint does, in the least time "
+        "(default: auto, or only if --gpu shares the processor's memory)",
     )
     for name, choices in Switches.choices().items():
         sub.add_argument(f"--{name}", choices=choices, default=choices[0], help=_SWITCHES[name])
@@ -226,20 +226,19 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("file", help="a trace or a plan (.npz)")
     sub.add_argument("--picture", metavar="PNG|SVG", help="memory over time and the three lanes (needs matplotlib)")
     sub.add_argument("--rows", type=_count, default=16, help="lines of the table (default: 16)")
-    sub.add_argument(
-        "--graph", type=_count, nargs="?", const=40, default=0, metavar="N", help="list N layers of the graph"
-    )
+    layers = "list N layers of the graph (default: 40)"
+    sub.add_argument("--graph", type=_count, nargs="?", const=40, default=0, metavar="N", help=layers)
 
     sub = command("fit", _fit, "what a step takes at each budget: copying only, recomputing only, and both")
     sub.add_argument("trace", help="a trace file (.npz)")
     target.add_options(sub)
 
-    sub = command("checkpoints", _checkpoints, "keep only the best layers of the forward pass, make the others again")
+    sub = command("checkpoints", _checkpoints, "keep only the best layers of the forward pass, recompute the others")
     sub.add_argument("trace", help="a trace file (.npz)")
     sub.add_argument("-o", "--output", metavar="PLAN", help="write the plan: 'vtensor run --plan' trains by it")
 
     harmony_command.add_arguments(
-        command("harmony", _harmony, "order packs of layers for weights that do not fit, on one device or several")
+        command("harmony", _harmony, "schedule packs of layers for weights that do not fit, on one device or several")
     )
 
     sub = command("report", _report, "write a page for a browser: memory by what it is for, copies, what is recomputed")

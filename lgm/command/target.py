@@ -25,38 +25,38 @@ _NUMBERS: Numbers = "fp32"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Those that are the same for all commands."""
+    """The options that all commands share."""
     add = parser.add_argument
     add(
         "--device",
         choices=["gpu", "host"],
         default="gpu",
-        help="gpu: copies have engines of their own; host: they share processors with computing (default: %(default)s)",
+        help="gpu: copies have their own engines; host: they share processors with computing (default: %(default)s)",
     )
     add(
         "--tax",
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="computing time that each byte copied takes away, in seconds per byte (default: none)",
+        help="computing time lost for each byte copied, in seconds per byte (default: none)",
     )
-    add("--gpu", choices=sorted(GPUS), help="a trace of a processor as it would be on that GPU, by arithmetic")
+    add("--gpu", choices=sorted(GPUS), help="estimate that GPU, by arithmetic, from a trace of a processor")
     add(
         "--numbers",
         choices=get_args(Numbers),
         default=_NUMBERS,
-        help="with --gpu: what it computes in (default: fp32)",
+        help="with --gpu: the number format (default: fp32)",
     )
     add("--batch", type=int, default=1, metavar="N", help="with --gpu: a batch N times as large as the recorded one")
-    add("--link", help=f"copy speed of each direction (default: the GPU's, or {ASSUMED})")
-    add("--link-out", metavar="SPEED", help="copy speed to the host, where it is not that of --link")
-    add("--link-in", metavar="SPEED", help="copy speed to the device, where it is not that of --link")
+    add("--link", help=f"copy speed in each direction (default: the GPU's, or {ASSUMED})")
+    add("--link-out", metavar="SPEED", help="copy speed to the host, if it differs from --link")
+    add("--link-in", metavar="SPEED", help="copy speed to the device, if it differs from --link")
     add(
         "--latency",
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="what each copy takes beside its bytes, in seconds (default: none)",
+        help="fixed cost of each copy, in seconds (default: none)",
     )
 
 
@@ -66,7 +66,7 @@ def gpu_of(options: argparse.Namespace) -> Gpu | None:
         return None
     gpu = GPUS[options.gpu]
     if gpu.link == 0 and any((options.link, options.link_out, options.link_in)):
-        raise LgmError(f"{gpu.title}: nothing is copied where there is one memory; leave --link out")
+        raise LgmError(f"{gpu.title}: it shares the processor's memory, so nothing is copied; leave --link out")
     return gpu if options.link is None else replace(gpu, link=parse_speed(options.link, "--link"))
 
 
@@ -88,10 +88,10 @@ def trace_of(options: argparse.Namespace) -> Trace:
     gpu = gpu_of(options)
     if gpu is None:
         if options.batch != 1 or options.numbers != _NUMBERS:
-            raise LgmError("--batch and --numbers are of what --gpu computes; name one")
+            raise LgmError("--batch and --numbers need --gpu")
         return trace
     if options.device == "host":
-        raise LgmError("--device host is of a session on a processor; --gpu is another device")
+        raise LgmError("--device host means a processor, and --gpu a GPU: give one of them")
     trace = on_gpu(trace, gpu, options.numbers, options.batch)
     print(f"  {gpu.title}, {options.numbers}, times by arithmetic (lgm/fitting/gpus.py)")
     return trace

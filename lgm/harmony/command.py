@@ -27,21 +27,22 @@ _LINK = format_speed(ASSUMED_LINK)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of the command."""
-    parser.add_argument("profile", help="trace of one iteration without microbatches; or layers each measured alone")
-    parser.add_argument("--samples", type=int, metavar="N", help="of the recorded iteration")
-    parser.add_argument("--minibatch", type=int, metavar="N", help="samples of a step (default: as --samples)")
-    parser.add_argument("--budget", required=True, help="of each device, e.g. 4GiB")
-    parser.add_argument("--devices", type=int, default=1, metavar="N", help="that share the work (default: 1)")
-    parser.add_argument("--link", default=_LINK, help=f"of the host, each way, for all devices together ({_LINK})")
-    parser.add_argument("--own-links", action="store_true", help="each device has such a link for itself")
-    parser.add_argument("--peer", metavar="SPEED", help="from device to device (default: as the link)")
+    """The options of ``lgm harmony``."""
+    parser.add_argument("profile", help="a trace of one iteration without microbatches, or layers measured one by one")
+    parser.add_argument("--samples", type=int, metavar="N", help="samples in the recorded iteration")
+    parser.add_argument("--minibatch", type=int, metavar="N", help="samples in a training step (default: --samples)")
+    parser.add_argument("--budget", required=True, help="memory of each device, e.g. 4GiB")
+    parser.add_argument("--devices", type=int, default=1, metavar="N", help="devices that share the work (default: 1)")
+    shared = f"speed of the host's link in each direction, shared by all devices (default: {_LINK})"
+    parser.add_argument("--link", default=_LINK, help=shared)
+    parser.add_argument("--own-links", action="store_true", help="each device has its own such link")
+    parser.add_argument("--peer", metavar="SPEED", help="copy speed between devices (default: --link)")
     parser.add_argument("--optimizer-on", choices=get_args(Place), default="device", help="where weights are updated")
-    parser.add_argument("--no-overlap", dest="overlap", action="store_false", help="copies wait for computing")
-    parser.add_argument("--layers", type=int, default=32, metavar="N", help="into which a trace's model is cut (32)")
-    parser.add_argument("--gpu", choices=sorted(GPUS), help="what a trace would take there, by arithmetic")
-    parser.add_argument("--numbers", choices=get_args(Numbers), help="with --gpu: in which format (fp32)")
-    parser.add_argument("-o", "--output", metavar="JSON", help="write the fastest for ui.perfetto.dev")
+    parser.add_argument("--no-overlap", dest="overlap", action="store_false", help="copies wait for computing to end")
+    parser.add_argument("--layers", type=int, default=32, metavar="N", help="layers to cut a model into (default: 32)")
+    parser.add_argument("--gpu", choices=sorted(GPUS), help="estimate that GPU, by arithmetic")
+    parser.add_argument("--numbers", choices=get_args(Numbers), help="with --gpu: the number format (default: fp32)")
+    parser.add_argument("-o", "--output", metavar="JSON", help="write the fastest schedule for ui.perfetto.dev")
 
 
 def run(options: argparse.Namespace, progress: Callable[[str, float], None]) -> int:

@@ -20,7 +20,10 @@ from .tasks import Machine, Mode
 
 __all__ = ["perfetto", "table"]
 
-_MODES = {"pipeline": "packs around the devices (vPP)", "data": "each device its share (vDP)"}
+_MODES = {
+    "pipeline": "pipeline: packs distributed over the devices (vPP)",
+    "data": "data parallel: each device a share of the samples (vDP)",
+}
 
 
 def table(profile: Profile, machine: Machine, found: Mapping[Mode, Found], refused: Mapping[Mode, LgmError]) -> str:
@@ -39,7 +42,7 @@ def table(profile: Profile, machine: Machine, found: Mapping[Mode, Found], refus
             f"  {_MODES[mode]}, fastest of {each.tried} schedules",
             f"    step           {format_seconds(o.seconds)}, of which computing {o.computing / o.seconds:.0%}",
             f"    throughput     {s.samples / o.seconds:.1f} samples/s",
-            f"    swapped        {format_bytes(round(o.swapped_in))} in, {format_bytes(round(o.swapped_out))} out "
+            f"    copied         {format_bytes(round(o.swapped_in))} in, {format_bytes(round(o.swapped_out))} out "
             f"({swapped / max(weights, 1):.1f} x weights)",
         ]
         if machine.devices > 1:

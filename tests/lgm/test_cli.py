@@ -154,10 +154,10 @@ def test_every_heuristic_has_an_option_that_says_what_it_may_be(capsys: pytest.C
         ),
         (
             ["analyze", "{recorded}", "--budget", "50%", "--gpu", "jetson-orin", "--link", "6GB/s"],
-            "nothing is copied where there is one memory",
+            "it shares the processor's memory, so nothing is copied",
         ),
         (["analyze", "{trace}", "--budget", "0.5", "--link", "100Gb/s"], "may mean bits"),
-        (["fit", "{trace}", "--batch", "2"], "--batch and --numbers are of what --gpu computes"),
+        (["fit", "{trace}", "--batch", "2"], "--batch and --numbers need --gpu"),
         (["fit", "{trace}", "--link-out", "fast"], "--link-out="),
         (["harmony", "{recorded}", "--samples", "1", "--budget", "many"], "--budget="),
         (
