@@ -146,7 +146,7 @@ def test_every_heuristic_has_an_option_that_says_what_it_may_be(capsys: pytest.C
     [
         (["analyze", "{trace}", "--budget", "1KiB"], "smallest budget that works"),
         (["analyze", "{trace}", "--budget", "4"], "--budget 4 holds not one chunk of"),
-        (["analyze", "{recorded}", "--budget", "50%", "--gpu", "h100", "--device", "host"], "--device host is of"),
+        (["analyze", "{recorded}", "--budget", "50%", "--gpu", "h100", "--device", "host"], "--device host means"),
         (["simulate", "{recorded}", "--budget", "50%", "--gpu", "jetson-orin"], "has one memory"),
         (
             ["analyze", "{recorded}", "--budget", "50%", "--gpu", "jetson-orin", "--recompute", "auto"],
