@@ -25,6 +25,7 @@ std::uint32_t in_seat(const Range& range) {
 Status Allocation::make(Lock& lock, Bytes bytes, const char* operation, Lane stream, const Wish& wish, Range** made) {
   if (bytes > ranges_.window()) return {Code::failed, "more than all addresses", 0};
   const auto chunks = static_cast<std::uint32_t>(ground_.chunks_for(bytes));
+  if (const Status status = check_size(chunks); !status.ok()) return status;
   ++ground_.counters.allocations;
   supply_.begin();
   const Wish wanted = wish.chunks.size() == chunks ? wish : Wish{};
@@ -50,6 +51,13 @@ Status Allocation::make(Lock& lock, Bytes bytes, const char* operation, Lane str
   chunks_.note_use();
   *made = range;
   return kOk;
+}
+
+// What no eviction makes room for is refused before anything leaves for it; but nothing is while something is recomputed.
+Status Allocation::check_size(std::size_t chunks) const {
+  if (chunks <= pool_.capacity() || moves_.may_overdraw() || ground_.remaking > 0) return kOk;
+  if (ground_.config.oversize == Oversize::raise) return {Code::nothing_leaves, "chunk pool", 0};
+  return chunks <= pool_.capacity() + slots_.store().capacity() ? kOk : Status{Code::host_full, "host store", 0};
 }
 
 // Puts memory behind a former range, or behind a new one where there is none.

@@ -30,6 +30,7 @@ class Allocation {
   Status make(Lock& lock, Bytes bytes, const char* operation, Lane stream, const Wish& wish, Range** made);
 
  private:
+  Status check_size(std::size_t chunks) const;
   Status build(Lock& lock, std::uint32_t chunks, const char* operation, Lane stream, const Wish& wish, Range** built);
   Status back(Lock& lock, Range& range, const char* operation);
   Status find_chunk(Lock& lock, Range& range, std::uint32_t index, std::size_t want, const char* operation, ChunkId* chunk,

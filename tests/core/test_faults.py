@@ -277,3 +277,13 @@ def test_the_budget_that_is_named_for_an_operation_would_do(everything: Callable
     assert said is not None
     vtensor.enable(said[1])
     assert (a.mul(2) == 2).all()
+
+
+@pytest.mark.parametrize("oversize", ["borrow", "raise"])
+def test_what_there_is_no_room_for_makes_nothing_leave(everything: Callable[..., None], oversize: str) -> None:
+    everything(16 * PAGE, host=32 * PAGE, oversize=oversize)
+    kept = torch.ones(12 * PAGE, dtype=torch.uint8)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(64 * PAGE, dtype=torch.uint8)
+    assert vtensor.residency(kept).resident == 12
+    assert vtensor.memory_stats()["moved_out_bytes"] == 0
