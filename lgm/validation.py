@@ -76,8 +76,7 @@ class _Walk:
         self.op_last = trace.op_last.tolist()
         self.uses: list[list[_Piece]] = [[] for _ in range(self.n)]
         self.uses_of: list[list[_Piece]] = [[] for _ in self.chunks]  # with the operation in place of the tensor
-        columns = (trace.use_op, trace.use_tensor, trace.use_first, trace.use_last)
-        for op, t, a, b in zip(*(column.tolist() for column in columns), strict=True):
+        for op, t, a, b, _written in _uses(trace):
             self.uses[op].append((t, a, b))
             self.uses_of[t].append((op, a, b))
         self.births: list[list[int]] = [[] for _ in range(self.n)]

@@ -75,7 +75,7 @@ def demo(fraction: float, steps: int) -> int:
         "peak\nheld",
         "moved\nout",
         "moved\nin",
-        "made\nagain",
+        "re-\ncomputed",
         "time /\nplain",
         "same\nbits",
     ):
