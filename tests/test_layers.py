@@ -91,7 +91,7 @@ LGM_ROOMS = {  # the modules of each package of lgm/
     "remaking": [{"recompute"}, {"rewrite"}, {"mix", "only"}, {"__init__"}],
     "bounds": [{"copies", "mixes"}, {"__init__"}],
     "checkpoints": [{"least_peak", "rotor", "chain"}, {"segments"}, {"__init__"}],
-    "fitting": [{"gpus"}, {"fits"}, {"__init__"}],
+    "fitting": [{"kernels"}, {"gpus"}, {"fits"}, {"__init__"}],
     "reports": [{"report"}, {"page", "snapshot"}, {"__init__"}],
     "command": [{"target"}, {"cli"}, {"__init__"}],
     "harmony": [

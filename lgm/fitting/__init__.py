@@ -1,6 +1,7 @@
 """What an iteration would take elsewhere.
 
-On a GPU that is not here (``gpus``); in less memory, and in other batch sizes (``fits``).
+On a GPU that is not here (``gpus``; which rows run kernels there: ``kernels``); in less memory, and in other batch
+sizes (``fits``).
 """
 
 from __future__ import annotations

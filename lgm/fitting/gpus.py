@@ -3,15 +3,14 @@
 Covers: GPUs by name; how long each operation takes there; a larger batch, and another number format.
 Leaves: traces recorded on a GPU, which say it themselves (``vtensor run --save-trace``).
 
-How a time is come by: an operation that is bound by memory takes (bytes read + written) / the memory's speed. One that
+How a time is come by: a kernel that is bound by memory takes (bytes read + written) / the memory's speed. One that
 multiplies matrices (convolutions among them) takes what it took on the processor, scaled by how fast both multiply;
 or as long as its bytes, if that is longer. Peak speeds are those of the makers' data sheets, times what eager kernels
-reach of them. ``DESIGN.md`` holds the H100 against a real one.
+reach of them. ``DESIGN.md`` holds the H100 against a real one. Which rows are kernels: ``kernels``.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -20,17 +19,18 @@ import numpy as np
 from ..errors import LgmError
 from ..iteration.roles import phases
 from ..records.limits import MOST_BYTES
-from ..records.model import Bools, Ints, Trace
-from ..records.rows import GOES_ON, begun_in
+from ..records.model import Bools, Floats, Ints, Trace
+from .kernels import Kernels
 
-__all__ = ["GPUS", "Gpu", "Numbers", "bytes_touched", "multiplies", "on_gpu"]
+__all__ = ["GPUS", "Gpu", "Numbers", "on_gpu"]
 
 Numbers = Literal["fp32", "bf16"]
 
-_OF_MEMORY, _OF_FLOPS = 0.65, 0.45  # what eager kernels reach of the data sheet: so that an H100 is as was measured
+_OF_MEMORY, _OF_FLOPS = 0.55, 0.74  # what eager kernels reach of the data sheet: so that an H100 is as was measured
 _SHORTEST = 2e-6  # seconds of any kernel
-_DENSE = re.compile(r"(^|::|_)(conv\w*|(add|badd|b)?b?mm|linear|matmul|\w*attention\w*|lstm\w*|gru\w*)(_|$)")
-_CONVOLUTION = re.compile(r"conv")
+# Tensor cores want the channels of an image side by side, torch its rows: so kernels before and after a convolution put
+# what it reads and writes in the other order. Each reads and writes all of it.
+_REARRANGING = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,10 @@ class Gpu:
     """Convolutions of fp32 numbers, for which torch lets tensor cores round (TF32)."""
     half: float
     """Multiplying in bf16, or fp16 where there is no bf16."""
+    tensor_cores: bool = True
+    """Whether it has some, on which convolutions are computed."""
+    convolving: float = 0.45
+    """The share of these speeds that convolutions reach."""
 
     @property
     def copies(self) -> float:
@@ -57,33 +61,11 @@ class Gpu:
 
 
 GPUS = {
-    "h100": Gpu("H100 SXM, PCIe 5", 80 << 30, 3.35e12, 54e9, 67e12, 495e12, 989e12),
+    "h100": Gpu("H100 SXM, PCIe 5", 80 << 30, 3.35e12, 54e9, 67e12, 495e12, 989e12, convolving=0.066),
     "rtx3060-laptop": Gpu("RTX 3060 laptop, PCIe 4 x8", 6 << 30, 336e9, 12e9, 10.9e12, 10.9e12, 21.8e12),
-    "gtx1650": Gpu("GTX 1650, PCIe 3 x16", 4 << 30, 128e9, 12e9, 3.0e12, 3.0e12, 6.0e12),
+    "gtx1650": Gpu("GTX 1650, PCIe 3 x16", 4 << 30, 128e9, 12e9, 3.0e12, 3.0e12, 6.0e12, tensor_cores=False),
     "jetson-orin": Gpu("Jetson AGX Orin, one memory", 32 << 30, 204.8e9, 0.0, 5.3e12, 10.6e12, 21.2e12),
 }
-
-
-def bytes_touched(trace: Trace) -> Ints:
-    """[n] Bytes each operation reads and writes: arguments, what it allocates, what it writes twice."""
-    touched = np.zeros(trace.operations, dtype=np.int64)
-    size = trace.tensor_bytes[trace.use_tensor]
-    first, last = trace.use_first * trace.chunk_bytes, trace.use_last * trace.chunk_bytes
-    used = np.minimum(last, size) - first
-    np.add.at(touched, trace.use_op, used * (1 + trace.use_write))
-    born = trace.tensor_born >= 0
-    np.add.at(touched, trace.tensor_born[born], trace.tensor_bytes[born])
-    return touched
-
-
-def multiplies(trace: Trace) -> tuple[Bools, Bools]:
-    """[n] Whether an operation multiplies matrices, and whether it is a convolution."""
-    dense = np.array([_DENSE.search(name) is not None for name in trace.names], dtype=bool)
-    convolution = np.array([_CONVOLUTION.search(name) is not None for name in trace.names], dtype=bool)
-    name = trace.op_name.copy()
-    for row in np.flatnonzero(np.array([name == GOES_ON for name in trace.names], dtype=bool)[name]).tolist():
-        name[row] = trace.op_name[begun_in(trace, row)]
-    return dense[name], (dense & convolution)[name]
 
 
 def on_gpu(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", batch: int = 1, chunk_bytes: int | None = None) -> Trace:
@@ -121,17 +103,32 @@ def on_gpu(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", batch: int = 1, ch
         ) from None
     size = np.where(_of_any_batch(trace), 1, batch) * trace.tensor_bytes
     larger = _with_sizes(trace, -(-size // 2) if numbers == "bf16" else size, trace.chunk_bytes)
-    seconds = bytes_touched(larger) / (gpu.memory_speed * _OF_MEMORY)
-    dense, convolution = multiplies(trace)
-    rate = np.where(convolution, gpu.single_tensor, gpu.single) if numbers == "fp32" else gpu.half
-    scaled = trace.op_ns / 1e9 * batch * here / (rate * _OF_FLOPS)
-    seconds = np.maximum(np.where(dense, np.maximum(seconds, scaled), seconds), _SHORTEST)
+    seconds = _seconds(larger, trace.op_ns / 1e9 * batch * here, gpu, numbers)
     there = _with_sizes(larger, larger.tensor_bytes, chunk_bytes or trace.chunk_bytes)
     return replace(
         _without(there, there.tensor_bytes < there.chunk_bytes // 2),
         op_ns=np.round(seconds * 1e9).astype(np.int64),
         meta={**trace.meta, "gpu": gpu.title, "numbers": numbers, "batch": f"{batch} x {trace.meta.get('batch', 1)}"},
     )
+
+
+def _seconds(trace: Trace, multiplications: Floats, gpu: Gpu, numbers: Numbers) -> Floats:
+    """[n] How long each row takes. Of a product each has the share that it had on the processor.
+
+    `multiplications`: [n] how many each row could have been there in its time.
+    """
+    rows, memory = Kernels.of(trace), gpu.memory_speed * _OF_MEMORY
+    seconds = np.maximum(rows.touched / memory, rows.runs * _SHORTEST)
+    part = np.flatnonzero(rows.product >= 0)
+    of = rows.product[part]
+    many, touched = (np.bincount(of, each[part], trace.operations)[of] for each in (multiplications, rows.touched))
+    plain, convolved = (gpu.single, gpu.single_tensor) if numbers == "fp32" else (gpu.half, gpu.half)
+    rate = np.where(rows.convolution[part], convolved * gpu.convolving, plain * _OF_FLOPS)
+    rearranged = rows.convolution[part] & gpu.tensor_cores
+    whole = np.maximum(np.maximum(many / rate, touched / memory), _SHORTEST)
+    whole += rearranged * _REARRANGING * touched / memory
+    seconds[part] = whole * np.where(many > 0, multiplications[part] / np.maximum(many, 1.0), of == part)
+    return np.asarray(seconds, dtype=np.float64)
 
 
 def _of_any_batch(trace: Trace) -> Bools:

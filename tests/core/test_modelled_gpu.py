@@ -77,7 +77,7 @@ def test_a_plan_is_made_again_of_an_iteration_that_followed_it() -> None:
     second = replay(trace, budget, LINK, slow, plan=True, recompute="auto")
     assert (first.plans, second.plans) == (1, 2)
     assert first.timed > 1.06 * trace.seconds
-    assert second.timed == pytest.approx(trace.seconds, rel=0.02)
+    assert second.timed == pytest.approx(trace.seconds, rel=0.03)
     assert second.seconds == pytest.approx(second.predicted, rel=0.02)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lgm
-from lgm.fitting.gpus import GPUS, bytes_touched, multiplies, on_gpu
+from lgm.fitting.gpus import GPUS, on_gpu
 from lgm.iteration import analyze_lifetimes
 
 from .random_traces import CHUNK, build
@@ -28,19 +28,12 @@ def small() -> lgm.Trace:
     return replace(trace, names=names, op_name=np.arange(4), op_ns=np.full(4, 10**9), op_last=last, meta=meta)
 
 
-def test_bytes_are_those_of_what_is_read_and_written() -> None:
-    assert bytes_touched(small()).tolist() == [6 * CHUNK, 4 * CHUNK, CHUNK, 8 * CHUNK]
-    assert multiplies(small())[0].tolist() == [True, False, False, False]
-    within = replace(small(), op_last=np.array([2, 2, 2, 3]), op_name=np.array([0, 2, 2, 3]))
-    assert multiplies(within)[0].tolist() == [True, True, True, False]
-
-
 def test_times_follow_speeds() -> None:
     slow, fast = GPUS["gtx1650"], GPUS["h100"]
     for numbers in ("fp32", "bf16"):
         there = [on_gpu(small(), gpu, numbers).op_ns for gpu in (slow, fast)]  # type: ignore[arg-type]
         assert there[0][0] / there[1][0] == pytest.approx(
-            fast.single / slow.single if numbers == "fp32" else fast.half / slow.half, rel=1e-6
+            fast.single / slow.single if numbers == "fp32" else fast.half / slow.half, rel=1e-5
         )
     assert on_gpu(small(), slow).op_ns[1:].tolist() == [2000] * 3  # nothing is shorter than a kernel
 
@@ -95,4 +88,5 @@ def test_what_multiplies_takes_longer_for_more_samples_and_a_convolution_goes_by
     one, three = (int(on_gpu(small(), gpu, batch=batch).op_ns[0]) for batch in (1, 3))
     assert three == pytest.approx(3 * one)
     convolution = replace(small(), names=("aten::convolution", *small().names[1:]))
-    assert one / on_gpu(convolution, gpu).op_ns[0] == pytest.approx(gpu.single_tensor / gpu.single)
+    faster = gpu.single_tensor * gpu.convolving / (gpu.single * 0.74)  # of which products reach that much
+    assert one / on_gpu(convolution, gpu).op_ns[0] == pytest.approx(faster, rel=1e-5)
