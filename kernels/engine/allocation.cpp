@@ -1,9 +1,8 @@
 #include "engine/allocation.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
-
-#include "engine/messages.h"
 
 namespace vt {
 
@@ -45,8 +44,7 @@ Status Allocation::make(Lock& lock, Bytes bytes, const char* operation, Lane str
   if (missing > 0) {
     ground_.press();
     ++ground_.counters.oversize;
-    warn_oversize(operation, {ground_.bytes_of(chunks), ground_.bytes_of(missing), ground_.bytes_of(pool_.capacity())}, false,
-                  ground_.copies());
+    warn_oversize(operation, shortage(chunks, missing, false));
   }
   chunks_.note_use();
   *made = range;
@@ -83,10 +81,11 @@ Status Allocation::back(Lock& lock, Range& range, const char* operation) {
   std::size_t want = 0;
   for (std::uint32_t i = 0; i < range.chunks; ++i) want += !mappings_.take_former(range, i, false, &chunks[i]);
   Status status;
-  bool full = false;
+  Found found;
   for (std::uint32_t i = 0; i < range.chunks && status.ok(); ++i) {
-    if (chunks[i] == kNone) status = find_chunk(lock, range, i, want--, operation, &chunks[i], &full);
+    if (chunks[i] == kNone) status = find_chunk(lock, range, i, want--, operation, &chunks[i], found);
   }
+  ground_.counters.oversize += found.overdrawn;
   if (status.ok()) status = mappings_.back(range, chunks);
   for (std::uint32_t i = 0; i < range.chunks; ++i) {
     if (chunks[i] == kNone) continue;
@@ -100,23 +99,27 @@ Status Allocation::back(Lock& lock, Range& range, const char* operation) {
   return status;
 }
 
-// Leaves `chunk` as it is where the vTensor begins its life in the host store. `full`: nothing leaves, as was found for one
-// before.
+Shortage Allocation::shortage(std::size_t chunks, std::size_t lacking, bool overdrawn) const {
+  return {.used = ground_.bytes_of(chunks),
+          .lacking = ground_.bytes_of(lacking),
+          .budget = ground_.bytes_of(pool_.capacity()),
+          .overdrawn = overdrawn,
+          .copies = ground_.copies()};
+}
+
+// Leaves `chunk` as it is where the vTensor begins its life in the host store.
 Status Allocation::find_chunk(Lock& lock, Range& range, std::uint32_t index, std::size_t want, const char* operation,
-                              ChunkId* chunk, bool* full) {
-  if (!*full) {
-    Wanted wanted;
-    wanted.count = want;
-    const Status status = supply_.take(lock, wanted, chunk);
+                              ChunkId* chunk, Found& found) {
+  if (!found.full) {
+    const Status status = supply_.take(lock, {.count = want}, chunk);
     if (status.code != Code::nothing_leaves || (ground_.config.oversize == Oversize::raise && ground_.remaking == 0)) {
       return status;
     }
-    *full = !moves_.may_overdraw();  // asking again for each would look through all that is pinned each time
+    found.full = !moves_.may_overdraw();  // asking again for each would look through all that is pinned each time
   }
   const Status begun = slots_.begin_in_place(range, index);  // every chunk is pinned by running operations
   if (begun.ok() || !moves_.may_overdraw()) return begun;
-  warn_oversize(operation, {ground_.bytes_of(range.chunks), ground_.bytes_of(want), ground_.bytes_of(pool_.capacity())}, true,
-                ground_.copies());
+  if (!std::exchange(found.overdrawn, true)) warn_oversize(operation, shortage(range.chunks, want, true));
   return supply_.overdraw(chunk);
 }
 

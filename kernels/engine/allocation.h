@@ -6,6 +6,7 @@
 // Requires: the lock.
 #pragma once
 
+#include "engine/messages.h"
 #include "engine/supply.h"
 
 namespace vt {
@@ -30,11 +31,18 @@ class Allocation {
   Status make(Lock& lock, Bytes bytes, const char* operation, Lane stream, const Wish& wish, Range** made);
 
  private:
+  // What looking for the chunks of one allocation has come upon.
+  struct Found {
+    bool full = false;       // nothing leaves
+    bool overdrawn = false;  // some are beyond the budget
+  };
+
   Status check_size(std::size_t chunks) const;
   Status build(Lock& lock, std::uint32_t chunks, const char* operation, Lane stream, const Wish& wish, Range** built);
   Status back(Lock& lock, Range& range, const char* operation);
   Status find_chunk(Lock& lock, Range& range, std::uint32_t index, std::size_t want, const char* operation, ChunkId* chunk,
-                    bool* full);
+                    Found& found);
+  Shortage shortage(std::size_t chunks, std::size_t lacking, bool overdrawn) const;
 
   Ground& ground_;
   RangeTable& ranges_;

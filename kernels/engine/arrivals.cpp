@@ -62,7 +62,7 @@ bool Arrivals::pump_run() {
       part.planned = false;
       supply_.give_back(chunks[i]);
     }
-    arrived.ok() ? ++ground_.counters.prefetches : ++ground_.counters.failures;
+    arrived.ok() ? ++ground_.counters.arrivals : ++ground_.counters.failures;
   }
   return room;
 }

@@ -36,8 +36,8 @@ Snapshot Inspector::picture() const {
   shot.peak_used_chunks = chunks_.peak_used();
   shot.ranges = roster_.live();
   shot.slots_peak = slots_.peak();
-  shot.moved_out = copies_.moved(Lane::out);
-  shot.moved_in = copies_.moved(Lane::in);
+  shot.moved_out_bytes = copies_.moved(Lane::out);
+  shot.moved_in_bytes = copies_.moved(Lane::in);
   shot.copies_in = copies_.done(Lane::in);
   shot.host_waits = streams_ != nullptr ? streams_->waits() : 0;
   shot.overdrawn_chunks = pool_.overdrawn();

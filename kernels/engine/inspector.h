@@ -43,7 +43,7 @@ struct Snapshot {
   std::size_t peak_used_chunks = 0;  // held, without freed ranges that wait to be used again
   std::size_t ranges = 0;
   std::size_t slots_used = 0, slots_capacity = 0, slots_peak = 0;
-  Bytes moved_out = 0, moved_in = 0;
+  Bytes moved_out_bytes = 0, moved_in_bytes = 0;
   std::size_t copies_in = 0;
   Bytes pinned = 0;                  // of the host store
   std::uint64_t host_waits = 0;      // times a thread stood until the device had done something, on ordered devices

@@ -16,23 +16,23 @@ void say(const std::string& text) {
 }
 }  // namespace
 
-void warn_oversize(const char* operation, const Shortage& shortage, bool overdrawn, bool copies) {
+void warn_oversize(const char* operation, const Shortage& shortage) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
   const std::string budget = format_bytes(shortage.budget);
   const char* const stays =
       shortage.host_full ? "the host store is full"
-      : copies           ? "data in use by running operations, or given to a collective or another library, cannot be evicted"
+      : shortage.copies  ? "data in use by running operations, or given to a collective or another library, cannot be evicted"
                          : "recompute='only' copies nothing, and what cannot be recomputed stays";
   const std::string lacking = format_bytes(shortage.lacking);
   const std::string why = shortage.used > shortage.budget
                               ? " needs " + format_bytes(shortage.used) + ", more than the budget of " + budget
                               : " needs room for " + lacking + " more, which the budget of " + budget + " cannot free: " + stays;
-  const char* const other = shortage.host_full ? ", or a larger host=," : copies ? "" : ", or recompute='auto',";
+  const char* const other = shortage.host_full ? ", or a larger host=," : shortage.copies ? "" : ", or recompute='auto',";
   const Bytes enough = std::max(shortage.used, shortage.budget + shortage.lacking);
   const std::string help = ". A budget of about " + format_bytes(enough) + other + " would help; ";
   say(std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") + why + help +
-      (overdrawn ? "it gets more for as long as it runs (memory_stats()['overdrawn_bytes.peak'])"
+      (shortage.overdrawn ? "it gets more for as long as it runs (memory_stats()['overdrawn_bytes.peak'])"
                  : "part of it is used in place in the host store, which is slow") +
       " (reported once; memory_stats()['oversize'] counts them).\n");
 }

@@ -12,10 +12,11 @@ struct Shortage {
   Bytes lacking;  // of that
   Bytes budget;
   bool host_full = false;  // what could leave had no place there
+  bool overdrawn = false;  // it gets it all the same; else it uses the host store in place
+  bool copies = true;      // what leaves may be copied
 };
-// Once in a process: the budget cannot free at once what an operation needs, or, where nothing may be copied, what can be made
-// again does not leave it. `overdrawn`: it gets it, else it uses the host store in place.
-void warn_oversize(const char* operation, const Shortage& shortage, bool overdrawn, bool copies);
+// Once in a process: the budget cannot free at once what an operation needs.
+void warn_oversize(const char* operation, const Shortage& shortage);
 // Once in a process: an operation that cannot be stopped any more needs a slot, and the host store is full.
 void warn_host_full(Bytes capacity);
 // Once in a process: what an operation that cannot be stopped any more needs can be mapped nowhere.

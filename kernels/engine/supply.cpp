@@ -82,9 +82,7 @@ Status Supply::take_free(const Range& range, std::uint32_t index, ChunkId* chunk
 
 Status Supply::overdraw(ChunkId* chunk) {
   const Status status = moves_.may_overdraw() ? pool_.overdraw(chunk) : Status{Code::nothing_leaves, "", 0};
-  if (!status.ok()) return {Code::nothing_leaves, status.call, status.error};
-  ++ground_.counters.oversize;
-  return kOk;
+  return status.ok() ? kOk : Status{Code::nothing_leaves, status.call, status.error};
 }
 
 Status Supply::bring_beyond(Range& range, std::uint32_t index) {

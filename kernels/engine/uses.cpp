@@ -38,10 +38,8 @@ void Uses::fetch(Lock& lock, std::span<const Use> uses, const char* operation, b
       if (use.range->parts[i].state == State::borrowed) use.range->parts[i].failures = 0;
     }
   }
-  if (fetch.borrowed) {
-    ++ground_.counters.oversize;  // once an operation, however many vTensors were borrowed
-    warn_of(fetch, false);
-  }
+  if (fetch.in_place) warn_of(fetch, false);
+  if (fetch.in_place || fetch.overdrawn) ++ground_.counters.oversize;  // once an operation, however many vTensors have no room
 }
 
 // What was dropped is recomputed first. It is pinned, so that it is not dropped any more.
@@ -77,29 +75,30 @@ Ticket Uses::fetch_all(Lock& lock, Fetch& fetch) {
     for (std::uint32_t i = use.first; i < use.last; ++i) {
       const VTensor& part = use.range->parts[i];
       const bool away = is_away(part.state);
-      if (fetch_part(lock, use, i, std::max<std::size_t>(want, 1), fetch) == Step::under_way) last = part.ticket;
+      if (fetch_part(lock, use, i, std::max<std::size_t>(want, 1), fetch)) last = part.ticket;
       if (away && want > 0) --want;
     }
   }
   return last;
 }
 
-Uses::Step Uses::fetch_part(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch) {
+// Whether it is on its way; else it can be used.
+bool Uses::fetch_part(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch) {
   Range& range = *use.range;
   VTensor& part = range.parts[index];
   for (;;) {
     switch (part.state) {
       case State::resident:
         if (use.write && part.clean()) slots_.make_dirty(range, index);
-        return Step::usable;
+        return false;
       case State::leaving:
         moves_.stay(range, index);
         continue;
       case State::arriving:
-        ground_.counters.late += part.planned;
+        ground_.counters.late_arrivals += part.planned;
         part.planned = false;
         part.write_wanted |= use.write;
-        return Step::under_way;
+        return true;
       case State::absent:
       case State::borrowed:
         break;
@@ -109,9 +108,7 @@ Uses::Step Uses::fetch_part(Lock& lock, const Use& use, std::uint32_t index, std
     }
     const bool try_it = part.failures < kCopyAttempts && !fetch.full && !slots_.stays_borrowed(range, index, fetch.uses);
     if (try_it && bring(lock, use, index, want, fetch)) continue;
-    bool again = false;
-    const Step step = use_in_place(use, index, fetch, &again);
-    if (!again) return step;
+    if (!use_in_place(use, index, fetch)) return false;
   }
 }
 
@@ -140,29 +137,29 @@ bool Uses::bring(Lock& lock, const Use& use, std::uint32_t index, std::size_t wa
   return true;
 }
 
-Uses::Step Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch, bool* again) {
+// True if its state has changed, or may: look again.
+bool Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch) {
   Range& range = *use.range;
   VTensor& part = range.parts[index];
   const Status borrowed = part.state == State::absent ? slots_.borrow(range, index) : kOk;
   if (!borrowed.ok()) {
     if (moves_.may_overdraw()) {
       fetch.lacking = lacking(fetch);
-      warn_of(fetch, true);
+      if (!std::exchange(fetch.overdrawn, true)) warn_of(fetch, true);
       part.write_wanted = use.write;
       const Status status = supply_.bring_beyond(range, index);
-      *again = status.ok();
-      if (status.ok()) return Step::usable;
+      if (status.ok()) return true;
       // The operation cannot be stopped any more, and would read what is not there.
       fatal(std::string("the device has no memory left for the arguments of ") +
             (fetch.operation != nullptr ? fetch.operation : "an operation") + ": " + describe(status));
     }
     ++ground_.counters.failures;
-    *again = ++part.failures < kBorrowAttempts;
-    if (!*again) warn_unmapped(fetch.operation, borrowed);
-    return Step::usable;  // nothing more can be done here; touching it will fault, and try again
+    if (++part.failures < kBorrowAttempts) return true;
+    warn_unmapped(fetch.operation, borrowed);
+    return false;  // nothing more can be done here; touching it will fault, and try again
   }
-  if (!std::exchange(fetch.borrowed, true)) fetch.lacking = lacking(fetch);
-  return Step::usable;
+  if (!std::exchange(fetch.in_place, true)) fetch.lacking = lacking(fetch);
+  return false;
 }
 
 std::size_t Uses::lacking(const Fetch& fetch) const {
@@ -176,9 +173,12 @@ std::size_t Uses::lacking(const Fetch& fetch) const {
 void Uses::warn_of(const Fetch& fetch, bool overdrawn) const {
   std::size_t used = 0;
   for (const Use& use : fetch.uses) used += use.last - use.first;
-  const Shortage shortage{ground_.bytes_of(used), ground_.bytes_of(fetch.lacking), ground_.bytes_of(pool_.capacity()),
-                          fetch.host_full};
-  warn_oversize(fetch.operation, shortage, overdrawn, ground_.copies());
+  warn_oversize(fetch.operation, {.used = ground_.bytes_of(used),
+                                  .lacking = ground_.bytes_of(fetch.lacking),
+                                  .budget = ground_.bytes_of(pool_.capacity()),
+                                  .host_full = fetch.host_full,
+                                  .overdrawn = overdrawn,
+                                  .copies = ground_.copies()});
 }
 
 FaultOutcome Uses::on_fault(Lock& lock, Address address) {

@@ -47,19 +47,19 @@ class Uses {
     std::span<const Use> uses;
     const char* operation;
     bool keep_graces;
-    bool borrowed = false;     // something had to be
-    bool full = false;         // nothing leaves: the rest is borrowed without asking again for each
+    bool in_place = false;     // something has to be used in the host store
+    bool overdrawn = false;    // or got a chunk beyond the budget
+    bool full = false;         // nothing leaves: the rest is used in place without asking again for each
     bool host_full = false;    // or could, had the host store room
-    std::size_t lacking = 0;   // vTensors without a chunk when the first was borrowed
+    std::size_t lacking = 0;   // vTensors without a chunk when the first had none
   };
-  enum class Step : std::uint8_t { usable, under_way };
 
   void remake(Lock& lock, const Fetch& fetch);
   std::size_t missing(const Fetch& fetch) const;
   Ticket fetch_all(Lock& lock, Fetch& fetch);
-  Step fetch_part(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch);
+  bool fetch_part(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch);
   bool bring(Lock& lock, const Use& use, std::uint32_t index, std::size_t want, Fetch& fetch);
-  Step use_in_place(const Use& use, std::uint32_t index, Fetch& fetch, bool* again);
+  bool use_in_place(const Use& use, std::uint32_t index, Fetch& fetch);
   std::size_t lacking(const Fetch& fetch) const;
   void warn_of(const Fetch& fetch, bool overdrawn) const;
 

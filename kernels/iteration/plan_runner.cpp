@@ -29,8 +29,8 @@ void PlanRunner::watch(Engine& engine) {
 
 Finding PlanRunner::boundary(Engine& engine, bool timing, bool told) {
   recorder_.end();
-  const std::uint64_t planned_rows = counters_.planned_rows - std::exchange(planned_before_, counters_.planned_rows);
-  if (recording_ && !watches_ && !several_ && !told) rounds_.judge(2 * planned_rows > recorder_.rows(), counters_.installed);
+  const std::uint64_t planned_rows = counters_.planned_operations - std::exchange(planned_before_, counters_.planned_operations);
+  if (recording_ && !watches_ && !several_ && !told) rounds_.judge(2 * planned_rows > recorder_.rows(), counters_.plans);
   rounds_.ended(recorder_, told, recording_ && !watches_);
   const bool watched = std::exchange(watches_, false), several = std::exchange(several_, false) && !told;
   if (watched || several) {  // it is none
@@ -97,7 +97,7 @@ void PlanRunner::begin_next(Engine& engine, bool planned) {
     if (engine.seats() != nullptr) engine.seats()->end();
   }
   if (const std::size_t installed = plans_.take_in(sightings_); installed > 0) {
-    counters_.installed += installed;
+    counters_.plans += installed;
     active_ = nullptr;
   }
   if (active_ != nullptr && (&plans_.first() != active_ || !followed_)) active_ = nullptr;
@@ -130,7 +130,7 @@ void PlanRunner::begin_log(Engine& engine) {
 
 // After an iteration that followed a plan, and was or was not looked at.
 Finding PlanRunner::look_again(Engine& engine, bool looked) {
-  ++counters_.planned;
+  ++counters_.planned_iterations;
   plans_.completed(*active_);
   Streams* const streams = engine.streams();
   if (streams == nullptr) return Finding::nothing;
@@ -171,7 +171,7 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Lane stream) {
   if (!watches_) timing_.row(engine, stream);
   const StepId step = Steps::step(op, recorder_.births().size() - std::exchange(births_before_, recorder_.births().size()));
   const std::uint32_t row = recorder_.row(op);
-  counters_.rows += !plans_.none() && !watches_;
+  counters_.operations += !plans_.none() && !watches_;
   if (active_ == nullptr && !rejoin(engine, row, step)) return row;
   const bool looks = unlike_ && recorder_.births().size() >= look_at_;
   if (looks || !active_->steps.is(ahead_.row(row), step)) {
@@ -180,7 +180,7 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Lane stream) {
   }
   const Plan& plan = *active_;
   const std::uint32_t place = ahead_.row(row);
-  ++counters_.planned_rows;
+  ++counters_.planned_operations;
   until_ = (plan.at.empty() ? place : plan.at[place]) + 1;
   const bool moves_begin = plan.out_at[next_] != plan.out_at[until_] || plan.in_at[next_] != plan.in_at[until_];
   const bool makes =

@@ -30,15 +30,15 @@
 namespace vt {
 
 struct PlanCounters {
-  std::uint64_t iterations = 0;  // boundaries so far
-  std::uint64_t planned = 0;     // iterations that followed a plan from end to end
-  std::uint64_t deviations = 0;  // iterations that left one
-  std::uint32_t left_row = kNone;  // where the last of them did; kNone if it ended early
-  OpId left_op = 0;                // and with which operation
-  std::uint64_t rejoined = 0;      // times a plan that had been left was followed again in the same iteration
-  std::uint64_t rows = 0;          // of iterations that began with a plan
-  std::uint64_t planned_rows = 0;  // of them, that followed it
-  std::uint64_t installed = 0;
+  std::uint64_t iterations = 0;          // boundaries so far
+  std::uint64_t planned_iterations = 0;  // of them, that followed a plan from end to end
+  std::uint64_t deviations = 0;          // of them, that left one
+  std::uint32_t left_row = kNone;        // where the last of those did; kNone if it ended early
+  OpId left_op = 0;                      // and with which operation
+  std::uint64_t rejoined = 0;            // times a plan that had been left was followed again in the same iteration
+  std::uint64_t operations = 0;          // rows of iterations that began with a plan
+  std::uint64_t planned_operations = 0;  // of them, that followed it
+  std::uint64_t plans = 0;               // installed
 };
 
 // What a boundary found out about the iteration it ended.

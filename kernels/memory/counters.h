@@ -40,11 +40,11 @@ struct Counters {
   std::uint64_t make_ns = 0;     // time spent on that, of all threads
   std::uint64_t cancels = 0;     // moves turned back because the data was wanted again
   std::uint64_t faults = 0;      // vTensors brought back because somebody touched them outside an operation
-  std::uint64_t oversize = 0;    // times an operation's working set did not fit and part of it was borrowed
+  std::uint64_t oversize = 0;    // times the budget had no room for what an operation reads, or for what it makes
   std::uint64_t failures = 0;    // copies or driver calls that failed and were survived
-  std::uint64_t prefetches = 0;  // vTensors a plan began to bring back
-  std::uint64_t late = 0;        // of these, not yet there when they were needed
-  std::uint64_t wait_ns = 0;     // time operations and allocations stood waiting for copies
+  std::uint64_t arrivals = 0;    // vTensors a plan began to bring back
+  std::uint64_t late_arrivals = 0;  // of these, not yet there when they were needed
+  std::uint64_t wait_ns = 0;        // time operations and allocations stood waiting for copies
 
   void reset_peaks() noexcept {
     for (Amount* amount : {&tensor_bytes, &wanted_bytes, &absent_bytes, &borrowed_bytes, &dropped_bytes}) amount->reset_peak();

@@ -50,8 +50,8 @@ py::dict to_dict(const Snapshot& shot) {
   d["slots_used"] = shot.slots_used;
   d["slots_capacity"] = shot.slots_capacity;
   d["slots_peak"] = shot.slots_peak;
-  d["moved_out"] = shot.moved_out;
-  d["moved_in"] = shot.moved_in;
+  d["moved_out_bytes"] = shot.moved_out_bytes;
+  d["moved_in_bytes"] = shot.moved_in_bytes;
   d["allocations"] = c.allocations;
   d["reused"] = c.reused;
   d["remaps"] = c.remaps;
@@ -62,8 +62,8 @@ py::dict to_dict(const Snapshot& shot) {
   d["faults"] = c.faults;
   d["oversize"] = c.oversize;
   d["failures"] = c.failures;
-  d["prefetches"] = c.prefetches;
-  d["late"] = c.late;
+  d["arrivals"] = c.arrivals;
+  d["late_arrivals"] = c.late_arrivals;
   d["wait_ns"] = c.wait_ns;
   d["moves_in_wait"] = shot.moves_in_wait;
   d["out_ns"] = shot.out_times.busy_ns;

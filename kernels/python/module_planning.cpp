@@ -205,14 +205,14 @@ void bind_planning(py::module_& m) {
     const PlanCounters c = plan_counters();
     py::dict d;
     d["iterations"] = c.iterations;
-    d["planned"] = c.planned;
+    d["planned_iterations"] = c.planned_iterations;
     d["deviations"] = c.deviations;
     d["left_at"] =
         c.left_row == kNone ? py::object(py::none()) : py::object(py::make_tuple(c.left_row, operator_name(c.left_op)));
     d["rejoined"] = c.rejoined;
-    d["rows"] = c.rows;
-    d["planned_rows"] = c.planned_rows;
-    d["installed"] = c.installed;
+    d["operations"] = c.operations;
+    d["planned_operations"] = c.planned_operations;
+    d["plans"] = c.plans;
     return d;
   });
 }

@@ -54,7 +54,7 @@ void bind_replay(py::module_& m) {
       .def("recorded_iteration", [](Replay& r) { return to_dict(r.runner().last()); })
       .def("install_plan", [](Replay& r, const py::dict& plan) { r.runner().plans().install(plan_from(plan)); })
       .def("snapshot", [](Replay& r) { return to_dict(r.snapshot()); })
-      .def_property_readonly("planned", [](Replay& r) { return r.runner().counters().planned; });
+      .def_property_readonly("planned", [](Replay& r) { return r.runner().counters().planned_iterations; });
 }
 
 }  // namespace vt

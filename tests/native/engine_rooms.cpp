@@ -157,7 +157,7 @@ TEST(planned_arrivals_stand_back_while_somebody_needs_a_chunk) {
     CHECK(r.copies.under_way(Lane::in) == 0 && r.arrivals.waits());
   }
   r.arrivals.pump();
-  CHECK(!r.arrivals.waits() && r.ground.counters.prefetches == 2);
+  CHECK(!r.arrivals.waits() && r.ground.counters.arrivals == 2);
   r.finish();
   CHECK(range.missing == 0 && r.holds(range, 'a'));
   r.close();
@@ -657,7 +657,7 @@ TEST(a_plan_is_advice) {
   const PlannedMove useless[] = {stale, pinned};
   r.arrivals.move(useless, useless);
   r.finish();
-  CHECK(range.resident == 2 && !r.arrivals.waits() && r.ground.counters.prefetches == 0);
+  CHECK(range.resident == 2 && !r.arrivals.waits() && r.ground.counters.arrivals == 0);
   range.pins = 0;
   const PlannedMove real = all_of(range);
   r.arrivals.move({&real, 1}, {});

@@ -158,8 +158,8 @@ TEST(a_plan_is_followed_from_the_next_boundary_on) {
   }
   end_iteration(engine);
   const PlanCounters counters = plan_counters();
-  CHECK(counters.installed == 1 && counters.planned == 5 && counters.deviations == 0);
-  CHECK(engine.inspect().snapshot().counters.prefetches == 2 * 5);
+  CHECK(counters.plans == 1 && counters.planned_iterations == 5 && counters.deviations == 0);
+  CHECK(engine.inspect().snapshot().counters.arrivals == 2 * 5);
   end_session(engine);
 }
 
@@ -171,19 +171,19 @@ TEST(an_iteration_that_is_another_leaves_the_plan_and_returns_at_the_next_bounda
   end_iteration(engine);
   iterate(engine, 1);
   end_iteration(engine);
-  CHECK(plan_counters().planned == 2 && plan_counters().deviations == 1);
+  CHECK(plan_counters().planned_iterations == 2 && plan_counters().deviations == 1);
   end_session(engine);
 }
 
 TEST(an_iteration_that_does_more_finds_back_into_its_plan) {
   Engine& engine = begin_planned(2 * kMany - 2, kMany);
-  std::uint64_t prefetches = 0;
+  std::uint64_t arrivals = 0;
   for (const std::uint32_t peeks_at : {kNone, 1u, kNone, 8u}) {
     iterate(engine, 1, kMany, peeks_at);
     end_iteration(engine);
-    CHECK(engine.inspect().snapshot().counters.prefetches == (prefetches += 2));
+    CHECK(engine.inspect().snapshot().counters.arrivals == (arrivals += 2));
   }
-  CHECK(plan_counters().planned == 2 && plan_counters().deviations == 2 && plan_counters().rejoined == 2);
+  CHECK(plan_counters().planned_iterations == 2 && plan_counters().deviations == 2 && plan_counters().rejoined == 2);
   CHECK(plan_counters().left_op == operator_id("peek"));
   end_session(engine);
 }
@@ -192,11 +192,11 @@ TEST(an_iteration_that_does_less_finds_back_into_its_plan) {
   Engine& engine = begin_planned(2 * kMany - 4, kMany);
   iterate(engine, 1, kMany - 1);  // leaves where it reads too early, and is back when it has read as often as tells a place
   end_iteration(engine);
-  CHECK(plan_counters().planned == 0 && plan_counters().deviations == 1 && plan_counters().rejoined == 1);
-  CHECK(engine.inspect().snapshot().counters.prefetches == 2);
+  CHECK(plan_counters().planned_iterations == 0 && plan_counters().deviations == 1 && plan_counters().rejoined == 1);
+  CHECK(engine.inspect().snapshot().counters.arrivals == 2);
   iterate(engine, 1, kMany);
   end_iteration(engine);
-  CHECK(plan_counters().planned == 1 && plan_counters().deviations == 1);
+  CHECK(plan_counters().planned_iterations == 1 && plan_counters().deviations == 1);
   end_session(engine);
 }
 
@@ -333,7 +333,7 @@ void take_iterations_over(double link, Team team) {
     }
     CHECK(recorded.end_ns() >= before);
     install_plan(make_plan());
-    if (plan_counters().installed % 16 == 0) forget_plans();
+    if (plan_counters().plans % 16 == 0) forget_plans();
     CHECK(engine.inspect().validate().empty());
   }
   for (std::thread& thread : threads) thread.join();

@@ -543,7 +543,7 @@ def test_a_plan_that_is_outdated_while_it_is_handed_over_is_forgotten(monkeypatc
         installed = []
 
         def forget_meanwhile() -> None:
-            installed.append(planner.core.plan_counters()["installed"])
+            installed.append(planner.core.plan_counters()["plans"])
             planner.maker.forget()
 
         device = lgm.Device(planner.config.budget_chunks, 1e9, 1e9)
@@ -553,6 +553,6 @@ def test_a_plan_that_is_outdated_while_it_is_handed_over_is_forgotten(monkeypatc
         forgets = []
         monkeypatch.setattr(planner.core, "forget_plans", lambda: forgets.append(1), raising=False)
         assert not planner.maker._hand_over(device, forget_meanwhile)
-        assert installed == [before["installed"]]
+        assert installed == [before["plans"]]
         assert len(forgets) == 2  # by who changed the budget, and once more for what came after that
         assert not planner.maker._hand_over(device, lambda: pytest.fail("nobody asks for it"))

@@ -119,7 +119,7 @@ def test_a_plan_from_a_file_is_followed_from_the_start(rows: int, tmp_path: Path
             trainer.step(rows)
             if vtensor.is_enabled():
                 stats = vtensor.memory_stats()
-                brought = stats["prefetch_hits"] + stats["late_arrivals"]
+                brought = stats["timely_arrivals"] + stats["late_arrivals"]
                 arrived.append(brought + stats["cancels"])  # still leaving when it is to come back: it stays
         return trainer.result()
 

@@ -66,10 +66,8 @@ class Snapshot(TypedDict):
     slots_used: int
     slots_capacity: int
     slots_peak: int
-    moved_out: int
-    """Bytes."""
-    moved_in: int
-    """Bytes."""
+    moved_out_bytes: int
+    moved_in_bytes: int
     allocations: int
     reused: int
     remaps: int
@@ -80,9 +78,9 @@ class Snapshot(TypedDict):
     faults: int
     oversize: int
     failures: int
-    prefetches: int
-    late: int
-    """Prefetches that were not there when they were needed."""
+    arrivals: int
+    """vTensors that a plan began to bring back."""
+    late_arrivals: int
     wait_ns: int
     moves_in_wait: bool
     """Whether the threads that compute copy, and wait for it."""
@@ -105,16 +103,17 @@ class PlanCounters(TypedDict):
     """Iterations of a session, and how they went."""
 
     iterations: int
-    planned: int
-    """Iterations that followed a plan from end to end."""
+    planned_iterations: int
+    """Those that followed a plan from end to end."""
     deviations: int
     left_at: tuple[int, str] | None
     """The row and the operator at which the last one left its plan; None if it ended early."""
     rejoined: int
-    rows: int
-    planned_rows: int
-    installed: int
-    """Plans."""
+    operations: int
+    """Rows of iterations that began with a plan."""
+    planned_operations: int
+    plans: int
+    """Installed."""
 
 
 class RawIteration(TypedDict):

@@ -63,8 +63,8 @@ class Journal:
     @staticmethod
     def _row(before: _Moment, now: _Moment) -> dict[str, Any]:
         (begun, was, plans_were), (ended, is_, plans) = before, now
-        what = "no plan yet" if not plans_were["installed"] else "not one that is planned"
-        if plans["planned"] > plans_were["planned"]:
+        what = "no plan yet" if not plans_were["plans"] else "not one that is planned"
+        if plans["planned_iterations"] > plans_were["planned_iterations"]:
             what = "followed its plan"
         elif plans["deviations"] > plans_were["deviations"]:
             left_at = plans["left_at"]
@@ -74,8 +74,8 @@ class Journal:
         return {
             "iteration": plans["iterations"],
             "seconds": f"{ended - begun:.3f}",
-            "out": format_bytes(is_["moved_out"] - was["moved_out"]),
-            "in": format_bytes(is_["moved_in"] - was["moved_in"]),
+            "out": format_bytes(is_["moved_out_bytes"] - was["moved_out_bytes"]),
+            "in": format_bytes(is_["moved_in_bytes"] - was["moved_in_bytes"]),
             "recomputed": format_bytes(is_["made_bytes"] - was["made_bytes"]),
             "plan": what,
         }

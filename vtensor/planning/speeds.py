@@ -39,11 +39,11 @@ def found_device(config: Config, before: Mapping[str, Any], now: Mapping[str, An
         return float(now[name] - before.get(name, 0))
 
     def speed(side: str) -> float:
-        if spent(f"moved_{side}") < 16 * config.chunk or spent(f"{side}_ns") <= 0:
+        if spent(f"moved_{side}_bytes") < 16 * config.chunk or spent(f"{side}_ns") <= 0:
             return config.link or ASSUMED_LINK
-        return spent(f"moved_{side}") / (spent(f"{side}_ns") / 1e9)
+        return spent(f"moved_{side}_bytes") / (spent(f"{side}_ns") / 1e9)
 
-    moved = spent("moved_out") + spent("moved_in")
+    moved = spent("moved_out_bytes") + spent("moved_in_bytes")
     tax = spent("processor_ns") / 1e9 / moved / processors() if moved else 0.0
     costs = HOST_COSTS if config.device == "cpu" else {}  # a GPU's copies take nothing from who computes
     if now.get("moves_in_wait") and moved >= _ENOUGH * config.chunk:

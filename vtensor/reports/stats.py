@@ -20,6 +20,13 @@ __all__ = ["memory_stats", "memory_summary", "reset_peak_memory_stats"]
 
 _TO_PLAN = 4  # iterations: the first makes states, the second is recorded, the third like it, a plan is made
 _AMOUNTS = ("tensor_bytes", "wanted_bytes", "absent_bytes", "borrowed_bytes", "dropped_bytes")
+_TOTALS = (
+    "moved_out_bytes", "moved_in_bytes", "made_bytes", "evictions", "discards", "drops", "cancels", "faults",
+    "oversize", "failures", "host_waits", "allocations", "reused", "remaps", "late_arrivals",
+)  # fmt: skip
+_OF_PLANS = (
+    "iterations", "planned_iterations", "deviations", "rejoined", "operations", "planned_operations", "plans",
+)  # fmt: skip
 
 
 def memory_stats() -> dict[str, Any]:
@@ -44,20 +51,21 @@ def memory_stats() -> dict[str, Any]:
 
     The rest are totals: ``moved_out_bytes``, ``moved_in_bytes``, ``evictions`` (vTensors copied out), ``discards``
     (vTensors that needed no copy to leave), ``drops`` (vTensors that left to be recomputed), ``made_bytes`` and
-    ``make_seconds`` (what was recomputed, and how long that took), ``cancels``, ``faults`` (reads outside operations),
-    ``oversize`` (operations larger than the budget), ``failures`` (survived), ``host_waits`` (times a thread stood
-    until a GPU had done something), ``wait_seconds``, ``allocations``, ``reused``, ``remaps``.
+    ``make_seconds`` (what was recomputed, and how long that took), ``cancels`` (moves turned back because the data was
+    wanted again), ``faults`` (reads outside operations), ``oversize`` (times the budget had no room for what an
+    operation reads, or for what it makes), ``failures`` (survived), ``host_waits`` (times a thread stood until a GPU
+    had done something), ``wait_seconds`` (of operations and allocations that stood for copies), ``allocations``,
+    ``reused`` (of them, from freed memory that was still mapped), ``remaps`` (chunks mapped anew).
 
     Of plans: ``iterations`` seen, ``planned_iterations`` (followed a plan from end to end), ``deviations`` (left one),
     ``rejoined`` (times one that had left its plan was where it is followed again), ``operations`` (of iterations for
     which there were plans; those that use no managed memory are not counted) and ``planned_operations`` (that followed
     one), ``plans`` made, ``predicted_step_seconds`` and ``predicted_bytes`` (what the newest plan promises of step time
-    and ``used_bytes``; 0 without one), ``prefetch_hits`` and ``late_arrivals`` (vTensors a plan brought back in time,
-    and not), ``hidden_copy_seconds`` and ``exposed_copy_seconds`` (copying beside computing, and while waited for; the
-    latter is ``wait_seconds`` by another name). ``copy_lanes``: whether copies move beside computing. On the CPU
-    without ``link`` and ``spill_dir`` they do not, because the threads that compute move them (unless torch computes
-    with one thread, or with less than half of the processors); then nothing is hidden, and what a plan brings back is
-    moved when it is needed: a late arrival.
+    and ``used_bytes``; 0 without one), ``timely_arrivals`` and ``late_arrivals`` (vTensors a plan brought back in time,
+    and not), ``hidden_copy_seconds`` (copying that nothing waited for). ``copy_lanes``: whether copies move beside
+    computing. On the CPU without ``link`` and ``spill_dir`` they do not, because the threads that compute move them
+    (unless torch computes with one thread, or with less than half of the processors); then nothing is hidden, and what
+    a plan brings back is moved when it is needed: a late arrival.
 
     While ``VTENSOR_DISABLE=1`` keeps vtensor off every figure that is asked for is 0.
 
@@ -92,40 +100,15 @@ def memory_stats() -> dict[str, Any]:
     stats["host_capacity_bytes"] = shot["slots_capacity"] * chunk
     stats["chunk_bytes"] = chunk
     stats["copy_lanes"] = not shot["moves_in_wait"]
-    stats["moved_out_bytes"] = shot["moved_out"]
-    stats["moved_in_bytes"] = shot["moved_in"]
-    stats["made_bytes"] = shot["made_bytes"]
-    stats["make_seconds"] = shot["make_ns"] / 1e9
-    stats["wait_seconds"] = shot["wait_ns"] / 1e9
-    copying = (shot["out_ns"] + shot["in_ns"]) / 1e9
-    stats["exposed_copy_seconds"] = stats["wait_seconds"]
-    stats["hidden_copy_seconds"] = max(copying - stats["wait_seconds"], 0.0)
-    plans = core.plan_counters()
-    stats["iterations"] = plans["iterations"]
-    stats["planned_iterations"] = plans["planned"]
-    stats["deviations"] = plans["deviations"]
-    stats["rejoined"] = plans["rejoined"]
-    stats["operations"], stats["planned_operations"] = plans["rows"], plans["planned_rows"]
-    stats["plans"] = plans["installed"]
+    stats["make_seconds"], stats["wait_seconds"] = shot["make_ns"] / 1e9, shot["wait_ns"] / 1e9
+    stats["hidden_copy_seconds"] = max((shot["out_ns"] + shot["in_ns"]) / 1e9 - stats["wait_seconds"], 0.0)
+    stats["timely_arrivals"] = shot["arrivals"] - shot["late_arrivals"]
+    stats |= {name: every[name] for name in _TOTALS}
+    plans: Mapping[str, Any] = core.plan_counters()
+    stats |= {name: plans[name] for name in _OF_PLANS}
     plan = newest_plan()
     stats["predicted_step_seconds"] = 0.0 if plan is None else plan.prediction.step_seconds
     stats["predicted_bytes"] = 0 if plan is None else plan.prediction.peak_chunks * plan.trace.chunk_bytes
-    stats["prefetch_hits"] = shot["prefetches"] - shot["late"]
-    stats["late_arrivals"] = shot["late"]
-    for name in (
-        "evictions",
-        "discards",
-        "drops",
-        "cancels",
-        "faults",
-        "oversize",
-        "failures",
-        "host_waits",
-        "allocations",
-        "reused",
-        "remaps",
-    ):
-        stats[name] = every[name]
     return stats
 
 
@@ -216,10 +199,10 @@ def _plan_note(s: dict[str, Any]) -> str:
         return left
     if not s["copy_lanes"]:
         return f"{left}; copies made by the computing threads"
-    hidden, exposed = s["hidden_copy_seconds"], s["exposed_copy_seconds"]
-    if hidden + exposed <= 0:
+    hidden, waited = s["hidden_copy_seconds"], s["wait_seconds"]
+    if hidden + waited <= 0:
         return left
-    return f"{left}; {hidden / (hidden + exposed):.0%} of copying hidden; {s['late_arrivals']} late arrivals"
+    return f"{left}; {hidden / (hidden + waited):.0%} of copying hidden; {s['late_arrivals']} late arrivals"
 
 
 def _why_left() -> str:
