@@ -14,7 +14,7 @@ from .checkpoints.segments import analyze_segments
 from .errors import InfeasibleError, LgmError
 from .planning import planner
 from .planning.relief import relieve
-from .progress import Progress
+from .progress import Progress, part, silent
 from .records.model import Device, Plan, Trace
 from .remaking.mix import Search, most_tries
 from .remaking.only import analyze_only
@@ -75,10 +75,10 @@ def analyze(
     """
     if recompute not in get_args(Recompute):
         raise ValueError(f"recompute={recompute!r} is unknown; choose one of {', '.join(get_args(Recompute))}")
-    say = progress or (lambda _what, _share: None)
+    say = progress or silent
     if recompute == "segments":
-        return analyze_segments(trace, device, switches, say)
-    if recompute == "only":
+        plan = analyze_segments(trace, device, switches, say)
+    elif recompute == "only":
         plan = _without_copies(trace, device, switches, say, hasty=hasty)
     else:
         mixes = recompute == "auto" and len(trace.call_first) > 0
@@ -91,12 +91,11 @@ def _with_copies(
     trace: Trace, device: Device, switches: Switches | None, say: Progress, *, mixes: bool, hasty: bool
 ) -> Plan:
     """The fastest of those that only copy and those that also recompute."""
-    part = 1 / (2 + most_tries(trace)) if mixes else 0.5
-    found = [planner.analyze(trace, device, switches, lambda what, share: say(what, share * part))]
+    share = 1 / (2 + most_tries(trace)) if mixes else 0.5
+    found = [planner.analyze(trace, device, switches, part(say, 0.0, share))]
     if found[0].prediction.step_seconds > trace.seconds * (1 + GAIN):
         if mixes:
-            rest = 1 - part
-            mixed = Search(trace, device, switches, lambda what, share: say(what, part + rest * share), found[0]).run()
+            mixed = Search(trace, device, switches, part(say, share, 1.0), found[0]).run()
             found += [mixed] if mixed is not found[0] else []
         found = found if hasty else [relieve(plan) for plan in found]
     return min(found, key=lambda plan: plan.prediction.step_seconds)
@@ -109,14 +108,12 @@ def _without_copies(trace: Trace, device: Device, switches: Switches | None, say
     failed: list[InfeasibleError] = []
     found: list[Plan] = []
     try:
-        found.append(analyze_only(trace, device, switches, lambda what, share: say(what, share / 2), hasty=hasty))
+        found.append(analyze_only(trace, device, switches, part(say, 0.0, 0.5), hasty=hasty))
     except InfeasibleError as error:
         failed.append(error)
     if not hasty and (not found or found[0].trace.seconds > trace.seconds * DEAR):
         try:
-            found.append(
-                analyze_segments(trace, device, switches, lambda what, share: say(what, 0.5 + share / 2), alone=True)
-            )
+            found.append(analyze_segments(trace, device, switches, part(say, 0.5, 1.0), alone=True))
         except InfeasibleError as error:
             failed.append(error)
         except LgmError:  # the forward pass is no chain of layers

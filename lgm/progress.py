@@ -8,12 +8,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-__all__ = ["Bar", "Progress", "is_watched"]
+__all__ = ["Bar", "Progress", "is_watched", "part", "silent"]
 
 Progress = Callable[[str, float], None]
 """Told what is done, and the share of it."""
 
 _WIDTH = 24
+
+
+def silent(_what: str, _share: float) -> None:
+    """Tells nobody."""
+
+
+def part(say: Progress, begin: float, end: float) -> Progress:
+    """For work that is a part of what `say` is told of, from one share to another."""
+    return lambda what, share: say(what, begin + (end - begin) * share)
 
 
 def is_watched() -> bool:

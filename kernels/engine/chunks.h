@@ -44,8 +44,8 @@ class Chunks {
     if (part.chunk >= seat_of_.size()) seat_of_.resize(part.chunk + 1, kNone);
     seat_of_[part.chunk] = part.seat;
   }
-  // Whether it may be taken by whose seat it is: nobody has it, nor is it copied out by who sat there because his own was taken.
-  // Of whom the plan wants there it says that the copy has ended by then.
+  // Whether the vTensor whose seat it is may take it: it is free, or being copied out by another one whose seat it is, too, as
+  // the plan then says that this copy ends in time. It does not say so of one that sat there because its own seat was taken.
   bool seat_is_free(ChunkId seat) const { return pool_.is_free(seat) || (seat_of_holder(seat) == seat && pool_.may_take(seat)); }
   // The seat of the vTensor that has the chunk, or had it last.
   ChunkId seat_of_holder(ChunkId chunk) const noexcept { return chunk < seat_of_.size() ? seat_of_[chunk] : kNone; }

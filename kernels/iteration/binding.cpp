@@ -24,12 +24,12 @@ void Binding::forget() {
 bool Binding::recognize(Plan& plan) const {
   bool all = true;
   std::size_t begin = 0;
-  for (std::uint32_t t = 0; t < plan.lasting.size(); ++t) {
-    if (plan.lasting[t] == 0) continue;
+  for (Plan::Tensor& tensor : plan.tensors) {
+    if (!tensor.lasting) continue;
     std::size_t i = begin;
-    while (i < living_.size() && (recorder_.tensors()[i].previous != kNone || living_[i].bytes != plan.bytes[t])) ++i;
+    while (i < living_.size() && (recorder_.tensors()[i].previous != kNone || living_[i].bytes != tensor.bytes)) ++i;
     const bool found = i < living_.size();
-    plan.serial[t] = found ? living_[i].bound.serial : 0;
+    tensor.serial = found ? living_[i].bound.serial : 0;
     if (found) begin = i + 1;
     all = all && found;
   }
@@ -37,7 +37,7 @@ bool Binding::recognize(Plan& plan) const {
 }
 
 void Binding::bind(const Plan& plan) {
-  bound_.assign(plan.bytes.size(), {});
+  bound_.assign(plan.tensors.size(), {});
   planned_.assign(recorder_.tensors().size(), kNone);
   // Tensors that last, and tensors of the iteration before that outlive it, each by what is known of them.
   const auto by_serial = living_by_serial();
@@ -47,12 +47,13 @@ void Binding::bind(const Plan& plan) {
     if (previous < before_.size()) by_birth.emplace(before_[previous], i);
   }
   for (std::uint32_t t = 0; t < bound_.size(); ++t) {
-    if (plan.lasting[t] != 0) {
-      const auto found = by_serial.find(plan.serial[t]);
+    const Plan::Tensor& tensor = plan.tensors[t];
+    if (tensor.lasting) {
+      const auto found = by_serial.find(tensor.serial);
       if (found != by_serial.end()) bind(t, found->second, living_[found->second].bound);
-    } else if (plan.previous[t] != kNone) {
-      const auto found = by_birth.find(plan.previous[t]);
-      if (found != by_birth.end() && living_[found->second].bytes == plan.bytes[t]) {
+    } else if (tensor.previous != kNone) {
+      const auto found = by_birth.find(tensor.previous);
+      if (found != by_birth.end() && living_[found->second].bytes == tensor.bytes) {
         bind(t, found->second, living_[found->second].bound);
       }
     }
@@ -100,15 +101,14 @@ std::unordered_map<std::uint64_t, std::uint32_t> Binding::living_by_serial() con
   return index;
 }
 
-void Binding::fill(const Plan& plan, const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end,
-                   std::vector<PlannedMove>& moves) const {
+void Binding::fill(const Plan& plan, std::span<const Plan::Part> parts, std::vector<PlannedMove>& moves) const {
   moves.clear();
-  for (std::size_t k = begin; k < end; ++k) {
-    const Bound& bound = bound_[parts[k].tensor];
+  for (const Plan::Part& part : parts) {
+    const Bound& bound = bound_[part.tensor];
     if (bound.range == nullptr) continue;
     // Until backward, what is only saved for it (the mask of a dropout) would pass for a workspace (OrderedMoves::may_leave).
-    const bool used = plan.used[parts[k].tensor] != 0 && plan.is_birth(parts[k].tensor);
-    moves.push_back({bound.range, bound.serial, parts[k].first, parts[k].last, used});
+    const Plan::Tensor& tensor = plan.tensors[part.tensor];
+    moves.push_back({bound.range, bound.serial, part.first, part.last, tensor.used && tensor.is_birth()});
   }
 }
 

@@ -40,9 +40,8 @@ class Binding {
   // Tensors of the plan that are there.
   std::vector<Seating::Present> present() const;
 
-  // What is there of parts [begin, end).
-  void fill(const Plan& plan, const std::vector<Plan::Part>& parts, std::size_t begin, std::size_t end,
-            std::vector<PlannedMove>& moves) const;
+  // What is there of these parts of the plan.
+  void fill(const Plan& plan, std::span<const Plan::Part> parts, std::vector<PlannedMove>& moves) const;
 
  private:
   // Ranges are records that are used again: the serial tells whether it still is the same tensor.

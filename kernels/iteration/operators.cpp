@@ -11,8 +11,8 @@ std::unordered_map<OpId, std::string>* g_names = new std::unordered_map<OpId, st
 }  // namespace
 
 OpId operator_id(const std::string& name) {
-  OpId id = Recorder::kSeed;
-  for (const char c : name) id = Recorder::mix(id, static_cast<unsigned char>(c));
+  OpId id = kHashSeed;
+  for (const char c : name) id = mix(id, static_cast<unsigned char>(c));
   std::lock_guard lock(g_mutex);
   g_names->emplace(id, name);
   return id;

@@ -107,7 +107,7 @@ void PlanRunner::begin_next(Engine& engine, bool planned) {
   if (went_on) binding_.go_on();
   if (followed_ && !went_on) {
     activate(engine, plans_.first());
-    binding_.fill(*active_, active_->away, 0, active_->away.size(), out_now_);
+    binding_.fill(*active_, active_->away, out_now_);
     engine.move_by_plan(out_now_, {});  // as the plan expects to find it
     active_->seating.send_home(engine, binding_.present(), planned);
   }
@@ -182,10 +182,7 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Lane stream) {
   const std::uint32_t place = ahead_.row(row);
   ++counters_.planned_operations;
   until_ = (plan.at.empty() ? place : plan.at[place]) + 1;
-  const bool moves_begin = plan.out_at[next_] != plan.out_at[until_] || plan.in_at[next_] != plan.in_at[until_];
-  const bool makes =
-      !plan.at.empty() && (plan.drop_at[next_] != plan.drop_at[until_] || plan.make_at[next_] != plan.make_at[until_]);
-  if (moves_begin || makes || engine.moves_wait()) {
+  if (plan.acts(next_, until_) || engine.moves_wait()) {
     apart([&] { go_on(engine); });
   } else {
     next_ = until_;
@@ -199,13 +196,12 @@ void PlanRunner::go_on(Engine& engine) {
   const Plan& plan = *active_;
   while (next_ < until_) {
     const std::uint32_t now = next_++;
-    binding_.fill(plan, plan.out, plan.out_at[now], plan.out_at[now + 1], out_now_);
-    binding_.fill(plan, plan.in, plan.in_at[now], plan.in_at[now + 1], in_now_);
+    binding_.fill(plan, plan.out.of(now), out_now_);
+    binding_.fill(plan, plan.in.of(now), in_now_);
     if (!out_now_.empty() || !in_now_.empty() || engine.moves_wait()) engine.move_by_plan(out_now_, in_now_);
-    if (plan.at.empty()) continue;
-    binding_.fill(plan, plan.drop, plan.drop_at[now], plan.drop_at[now + 1], drop_now_);
+    binding_.fill(plan, plan.drop.of(now), drop_now_);
     if (!drop_now_.empty()) engine.remake().drop(drop_now_);
-    binding_.fill(plan, plan.make, plan.make_at[now], plan.make_at[now + 1], due_);
+    binding_.fill(plan, plan.make.of(now), due_);
     if (!due_.empty()) return;
   }
 }
@@ -247,10 +243,10 @@ bool PlanRunner::rejoin(Engine& engine, std::uint32_t row, StepId step) {
   const Missed missed(*active_, next_, planned);
   next_ = planned;
   apart([&] {
-    binding_.fill(*active_, missed.out, 0, missed.out.size(), out_now_);
-    binding_.fill(*active_, missed.in, 0, missed.in.size(), in_now_);
+    binding_.fill(*active_, missed.out, out_now_);
+    binding_.fill(*active_, missed.in, in_now_);
     if (!out_now_.empty() || !in_now_.empty()) engine.move_by_plan(out_now_, in_now_);
-    binding_.fill(*active_, missed.drop, 0, missed.drop.size(), drop_now_);
+    binding_.fill(*active_, missed.drop, drop_now_);
     if (!drop_now_.empty()) engine.remake().drop(drop_now_);
   });
   return true;
@@ -288,13 +284,13 @@ void PlanRunner::born(Range& range) {
   recorder_.born(range);
   const std::uint32_t tensor = binding_.born(range, active_);
   if (tensor != kNone) active_->seating.born(tensor, range);
-  unlike_ = unlike_ || (tensor != kNone && active_->bytes[tensor] != range.bytes);
+  unlike_ = unlike_ || (tensor != kNone && active_->tensors[tensor].bytes != range.bytes);
 }
 
 bool PlanRunner::died(Range& range) noexcept {
   recorder_.died(range);
   const std::uint32_t tensor = active_ != nullptr ? binding_.died(range) : kNone;
-  return tensor == kNone || active_->keep[tensor] != 0;
+  return tensor == kNone || active_->tensors[tensor].keep;
 }
 
 }  // namespace vt

@@ -3,7 +3,7 @@
 // Covers: following a plan, deviations, boundaries.
 // Leaves: which plans there are (plans.h), where iterations end that nobody tells of (rounds.h), which are worth a plan
 // (sightings.h), which tensor of a plan is which range (binding.h), where an iteration finds back (way_back.h), moving chunks
-// (Engine::move_by_plan), making plans (lgm/, called from vtensor/planning/planner.py).
+// (Engine::move_by_plan), making plans (lgm/, called from vtensor/planning/maker.py).
 //
 // A plan knows its steps (steps.h): one comparison a row tells whether the iteration still is the planned one. If not, another
 // plan in which all before was the same takes over (another model, say); if there is none, the reactive policy does, until

@@ -6,7 +6,7 @@ namespace vt {
 
 void Plans::install(std::unique_ptr<Plan> plan) {
   plan->allocated = {0};
-  for (const std::uint32_t tensor : plan->births) plan->allocated.push_back(plan->allocated.back() + plan->bytes[tensor]);
+  for (const std::uint32_t tensor : plan->births) plan->allocated.push_back(plan->allocated.back() + plan->tensors[tensor].bytes);
   incoming_.push_back(std::move(plan));
 }
 

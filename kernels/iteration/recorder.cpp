@@ -13,12 +13,6 @@ std::uint64_t size_class(std::size_t chunks) noexcept {
 }
 }  // namespace
 
-std::uint64_t Recorder::mix(std::uint64_t hash, std::uint64_t value) noexcept {
-  hash ^= value + kSeed + (hash << 6) + (hash >> 2);
-  hash *= 0xff51afd7ed558ccdull;
-  return hash ^ (hash >> 32);
-}
-
 std::uint64_t Recorder::now() const noexcept {
   return ns_since(began_) - stalls_;
 }
@@ -36,7 +30,7 @@ void Recorder::begin(std::uint32_t number, std::span<Range* const> live) {
     tensors_.push_back({range->bytes, -1, -1, fresh ? tag.birth : kNone, range->serial});
     tag = {iteration_, static_cast<std::uint32_t>(tensors_.size() - 1), kNone};
   }
-  hash_ = sizes_ = kSeed;
+  hash_ = sizes_ = kHashSeed;
   allocated_ = 0;
   stalls_ = 0;
   whole_ = {};

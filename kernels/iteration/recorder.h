@@ -10,11 +10,11 @@
 // Thread-safety: none; recording.h guards it.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/engine.h"
+#include "base/hash.h"
+#include "memory/range.h"
 
 namespace vt {
 
@@ -117,9 +117,7 @@ class Recorder {
   std::uint64_t end_ns() const noexcept { return end_ns_; }
   const Whole& whole() const noexcept { return whole_; }
 
-  static constexpr std::uint64_t kSeed = 0x9e3779b97f4a7c15ull;
   static constexpr std::uint64_t kBirth = 1;  // mixed into the hash for each allocation
-  static std::uint64_t mix(std::uint64_t hash, std::uint64_t value) noexcept;
 
  private:
   std::uint64_t now() const noexcept;
@@ -130,8 +128,8 @@ class Recorder {
   std::vector<CallOf> calls_;
   std::vector<std::uint32_t> births_;
   std::uint32_t iteration_ = 0;
-  std::uint64_t hash_ = kSeed;
-  std::uint64_t sizes_ = kSeed;
+  std::uint64_t hash_ = kHashSeed;
+  std::uint64_t sizes_ = kHashSeed;
   Bytes allocated_ = 0;
   std::uint64_t stalls_ = 0;
   std::uint64_t end_ns_ = 0;

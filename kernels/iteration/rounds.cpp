@@ -30,7 +30,7 @@ struct Returning {
     const auto& tensors = log.tensors();
     std::unordered_map<std::uint64_t, std::uint32_t> number;
     const auto piece_of = [&](const Recorder::UseOf& use) {
-      const std::uint64_t key = Recorder::mix(Recorder::mix(use.tensor, use.first), use.last);
+      const std::uint64_t key = mix(mix(use.tensor, use.first), use.last);
       const auto [found, fresh] = number.try_emplace(key, static_cast<std::uint32_t>(pieces.size()));
       if (fresh) pieces.push_back({use.tensor, use.first, use.last});
       return found->second;
@@ -101,7 +101,7 @@ std::vector<Recurring> recurring(const Recorder& log, const Returning& returning
   std::unordered_map<std::uint64_t, Recurring> known;
   for (std::size_t k = 0; k < used.size(); ++k) {
     if (nested[used[k].row]) continue;
-    const std::uint64_t key = Recorder::mix(log.all_rows()[used[k].row].op, used[k].piece);
+    const std::uint64_t key = mix(log.all_rows()[used[k].row].op, used[k].piece);
     Recurring& one = known.try_emplace(key, Recurring{k}).first->second;
     if (one.times > 0 && used[one.last[2]].row == used[k].row) continue;  // twice in one operation
     one.last = {one.last[1], one.last[2], k};

@@ -73,8 +73,8 @@ void Seating::choose(Seats& seats, const std::vector<Present>& present) {
 
 Wish Seating::wish(std::uint32_t tensor) const {
   const auto wanted = chunks(tensor);
-  const bool any = std::all_of(wanted.begin(), wanted.end(), [](ChunkId chunk) { return chunk == kNone; });
-  return any ? Wish{} : Wish{wanted, before_[tensor]};
+  const bool none = std::ranges::all_of(wanted, [](ChunkId chunk) { return chunk == kNone; });
+  return none ? Wish{} : Wish{wanted, before_[tensor]};
 }
 
 }  // namespace vt

@@ -6,7 +6,7 @@
 // iteration that follows one is timed, the fourth, the eighth ..., until one took what the plan was made with, or another plan
 // was made of it.
 //
-// Covers: which, and how much is as good as the same. Leaves: timing (timing.h), making plans (vtensor/planning/planner.py).
+// Covers: which, and how much is as good as the same. Leaves: timing (timing.h), making plans (vtensor/planning/maker.py).
 // Thread-safety: none; recording.h guards it.
 #pragma once
 

@@ -16,7 +16,7 @@ Steps::Steps(std::vector<StepId> steps, std::vector<std::uint32_t> births)
   std::sort(places_.begin(), places_.end());
 }
 
-StepId Steps::step(std::uint64_t op, std::size_t births_since) noexcept { return Recorder::mix(op, births_since); }
+StepId Steps::step(std::uint64_t op, std::size_t births_since) noexcept { return mix(op, births_since); }
 
 std::uint32_t Steps::find(const Trail& trail, std::int64_t expected, std::int64_t first) const noexcept {
   if (!trail.tells()) return kNone;

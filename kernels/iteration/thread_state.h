@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/engine.h"
 #include "iteration/draws.h"
 #include "iteration/given.h"
 #include "iteration/recorder.h"

@@ -7,6 +7,7 @@
 // Thread-safety: none; recording.h guards it.
 #pragma once
 
+#include "engine/engine.h"
 #include "iteration/recorder.h"
 
 namespace vt {

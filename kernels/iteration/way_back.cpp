@@ -33,32 +33,28 @@ std::uint32_t WayBack::step(StepId step) noexcept {
 
 Missed::Missed(const Plan& plan, std::uint32_t from, std::uint32_t to) {
   if (from >= to) return;
-  const bool makes = !plan.at.empty();
-  using Moves = std::pair<const std::vector<Plan::Part>&, const std::vector<std::uint32_t>&>;
-  const Moves outs{plan.out, plan.out_at}, ins{plan.in, plan.in_at};
-  const Moves drops{plan.drop, plan.drop_at}, made{plan.make, plan.make_at};
   // By tensor, the row after the last that brings it, and that sends it away.
   std::unordered_map<std::uint32_t, std::uint32_t> came, left;
-  const auto note = [&](const Moves& moves, auto& when) {
+  const auto note = [&](const Plan::ByRow& parts, auto& when) {
     for (std::uint32_t row = from; row < to; ++row) {
-      for (std::uint32_t k = moves.second[row]; k < moves.second[row + 1]; ++k) when[moves.first[k].tensor] = row + 1;
+      for (const Plan::Part& part : parts.of(row)) when[part.tensor] = row + 1;
     }
   };
-  note(outs, left);
-  note(ins, came);
-  if (makes) note(drops, left);
-  if (makes) note(made, came);
+  note(plan.out, left);
+  note(plan.in, came);
+  note(plan.drop, left);
+  note(plan.make, came);
   // What is undone by another move is not begun. In one row, what leaves goes first.
-  const auto pick = [&](const Moves& moves, auto& undone, std::uint32_t grace, std::vector<Plan::Part>& into) {
+  const auto pick = [&](const Plan::ByRow& parts, auto& undone, std::uint32_t grace, std::vector<Plan::Part>& into) {
     for (std::uint32_t row = from; row < to; ++row) {
-      for (std::uint32_t k = moves.second[row]; k < moves.second[row + 1]; ++k) {
-        if (undone[moves.first[k].tensor] < row + 1 + grace) into.push_back(moves.first[k]);
+      for (const Plan::Part& part : parts.of(row)) {
+        if (undone[part.tensor] < row + 1 + grace) into.push_back(part);
       }
     }
   };
-  pick(outs, came, 0, out);
-  pick(ins, left, 1, in);
-  if (makes) pick(drops, came, 0, drop);
+  pick(plan.out, came, 0, out);
+  pick(plan.in, left, 1, in);
+  pick(plan.drop, came, 0, drop);
 }
 
 }  // namespace vt

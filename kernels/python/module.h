@@ -15,7 +15,7 @@ pybind11::dict to_dict(const Residency& residency);
 pybind11::dict to_dict(const Snapshot& shot);
 // An iteration as arrays; indices of tensors are the recorder's.
 pybind11::dict to_dict(const Recorder& recorder);
-// Pre: vtensor/planning/planner.py made it of a plan that was checked. Throws InvalidUse if lengths do not fit.
+// Pre: vtensor/planning/plans.py made it of a plan that was checked. Throws InvalidUse if lengths do not fit.
 std::unique_ptr<Plan> plan_from(const pybind11::dict& given);
 
 // The product's engine; throws InvalidUse if there is none.

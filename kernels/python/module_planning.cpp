@@ -5,6 +5,7 @@
 
 #include <pybind11/numpy.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -29,6 +30,8 @@ Ints column(const Items& items, Get get) {
   return array;
 }
 
+constexpr const char* kMisfit = "a plan's arrays do not fit together";
+
 template <typename T>
 std::vector<T> vector_of(const Ints& array) {
   std::vector<T> values(static_cast<std::size_t>(array.size()));
@@ -37,22 +40,45 @@ std::vector<T> vector_of(const Ints& array) {
   return values;
 }
 
-std::vector<Plan::Part> parts_of(const py::dict& given, const char* side) {
+// Throws InvalidUse if one is of no tensor.
+std::vector<Plan::Part> parts_of(const py::dict& given, const char* side, std::size_t tensors) {
   const std::string prefix(side);
   const auto tensor = vector_of<std::uint32_t>(given[(prefix + "_tensor").c_str()].cast<Ints>());
   const auto first = vector_of<std::uint32_t>(given[(prefix + "_first").c_str()].cast<Ints>());
   const auto last = vector_of<std::uint32_t>(given[(prefix + "_last").c_str()].cast<Ints>());
   std::vector<Plan::Part> parts(tensor.size());
-  for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = {tensor[i], first[i], last[i]};
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (tensor[i] >= tensors) throw InvalidUse(kMisfit);
+    parts[i] = {tensor[i], first[i], last[i]};
+  }
   return parts;
 }
 
-// [rows + 1] where the moves of each row begin, from their rows in ascending order.
-std::vector<std::uint32_t> starts(const std::vector<std::uint32_t>& at, std::size_t rows) {
-  std::vector<std::uint32_t> begins(rows + 1, 0);
-  for (const std::uint32_t row : at) ++begins.at(std::size_t{row} + 1);
-  for (std::size_t r = 0; r < rows; ++r) begins[r + 1] += begins[r];
-  return begins;
+std::vector<Plan::Tensor> tensors_of(const py::dict& given) {
+  const auto bytes = vector_of<Bytes>(given["tensor_bytes"].cast<Ints>());
+  const auto serial = vector_of<std::uint64_t>(given["serial"].cast<Ints>());
+  const auto previous = vector_of<std::uint32_t>(given["previous"].cast<Ints>());
+  const auto flag = [&](const char* name) { return vector_of<std::uint8_t>(given[name].cast<Ints>()); };
+  const auto lasting = flag("lasting"), keep = flag("keep"), used = flag("used");
+  const std::size_t count = bytes.size();
+  for (const std::size_t size : {serial.size(), previous.size(), lasting.size(), keep.size(), used.size()}) {
+    if (size != count) throw InvalidUse(kMisfit);
+  }
+  std::vector<Plan::Tensor> tensors(count);
+  for (std::size_t t = 0; t < count; ++t) {
+    tensors[t] = {bytes[t], serial[t], previous[t], lasting[t] != 0, keep[t] != 0, used[t] != 0};
+  }
+  return tensors;
+}
+
+Seating seating_of(const py::dict& given, std::size_t tensors) {
+  const auto first = vector_of<std::uint32_t>(given["seat_first"].cast<Ints>());
+  const auto number = vector_of<std::uint32_t>(given["seat_chunk"].cast<Ints>());
+  if (first.empty()) return {};
+  if (first.size() != tensors + 1 || first.back() != number.size() || !std::ranges::is_sorted(first)) {
+    throw InvalidUse("a plan's seats do not fit its tensors");
+  }
+  return {first, number};
 }
 
 // Who hears of rounds that end. That happens within an operation, in any thread, where no Python may run: it is told between two
@@ -122,55 +148,37 @@ py::dict to_dict(const Recorder& recorder) {
 
 std::unique_ptr<Plan> plan_from(const py::dict& given) {
   auto plan = std::make_unique<Plan>();
-  const auto names = given["names"].cast<std::vector<std::string>>();
-  const auto op_name = vector_of<std::size_t>(given["op_name"].cast<Ints>());
-  plan->bytes = vector_of<Bytes>(given["tensor_bytes"].cast<Ints>());
-  plan->births = vector_of<std::uint32_t>(given["births"].cast<Ints>());
-  plan->keep = vector_of<std::uint8_t>(given["keep"].cast<Ints>());
-  plan->used = vector_of<std::uint8_t>(given["used"].cast<Ints>());
-  if (const auto first = vector_of<std::uint32_t>(given["seat_first"].cast<Ints>()); !first.empty()) {
-    const auto number = vector_of<std::uint32_t>(given["seat_chunk"].cast<Ints>());
-    if (first.size() != plan->bytes.size() + 1 || first.back() != number.size() || !std::is_sorted(first.begin(), first.end())) {
-      throw InvalidUse("a plan's seats do not fit its tensors");
-    }
-    plan->seating = Seating(first, number);
-  }
+  plan->tensors = tensors_of(given);
+  const std::size_t tensors = plan->tensors.size();
+  plan->seating = seating_of(given, tensors);
   plan->second_look = {given["computing_ns"].cast<std::uint64_t>(), given["followed"].cast<bool>()};
-  plan->lasting = vector_of<std::uint8_t>(given["lasting"].cast<Ints>());
-  plan->serial = vector_of<std::uint64_t>(given["serial"].cast<Ints>());
-  plan->previous = vector_of<std::uint32_t>(given["previous"].cast<Ints>());
-  const auto born = vector_of<std::int64_t>(given["tensor_born"].cast<Ints>());
+  for (const Plan::Tensor& tensor : plan->tensors) plan->settled = plan->settled && (!tensor.lasting || tensor.serial != 0);
+
   std::vector<OpId> ids, operations;
-  for (const std::string& name : names) ids.push_back(operator_id(name));
-  for (const std::size_t name : op_name) operations.push_back(ids.at(name));
+  for (const std::string& name : given["names"].cast<std::vector<std::string>>()) ids.push_back(operator_id(name));
+  for (const std::size_t name : vector_of<std::size_t>(given["op_name"].cast<Ints>())) operations.push_back(ids.at(name));
+  if (operations.empty()) throw InvalidUse(kMisfit);
+  plan->births = vector_of<std::uint32_t>(given["births"].cast<Ints>());
+  const auto born = vector_of<std::int64_t>(given["tensor_born"].cast<Ints>());
   std::vector<std::uint32_t> births_in(operations.size(), 0);
   for (const std::uint32_t tensor : plan->births) {
+    if (tensor >= tensors) throw InvalidUse(kMisfit);
     if (born.at(tensor) >= 0) ++births_in.at(static_cast<std::size_t>(born[tensor]));
   }
   plan->set_rows(operations, births_in);
-  plan->out = parts_of(given, "out");
-  plan->in = parts_of(given, "in");
-  plan->away = parts_of(given, "away");
+
   plan->at = vector_of<std::uint32_t>(given["at"].cast<Ints>());
   plan->sees = vector_of<std::uint8_t>(given["sees"].cast<Ints>());
-  plan->drop = parts_of(given, "drop");
-  plan->make = parts_of(given, "make");
-  const std::size_t planned = plan->at.empty() ? op_name.size() : std::size_t{plan->at.back()} + 1;
-  for (const auto& [name, into] :
-       {std::pair{"out_op", &plan->out_at}, {"in_op", &plan->in_at}, {"drop_op", &plan->drop_at}, {"make_op", &plan->make_at}}) {
-    *into = starts(vector_of<std::uint32_t>(given[name].cast<Ints>()), planned);
-  }
-  const std::size_t tensors = plan->bytes.size();
-  const auto known = [&](const auto& parts) {
-    return std::all_of(parts.begin(), parts.end(), [&](const Plan::Part& part) { return part.tensor < tensors; });
+  plan->away = parts_of(given, "away", tensors);
+  const std::size_t planned = plan->at.empty() ? operations.size() : std::size_t{plan->at.back()} + 1;
+  const auto by_row = [&](const char* side) {
+    const auto rows = vector_of<std::uint32_t>(given[(std::string(side) + "_op").c_str()].cast<Ints>());
+    return Plan::ByRow(parts_of(given, side, tensors), rows, planned);
   };
-  bool fits = known(plan->out) && known(plan->in) && known(plan->away) && known(plan->drop) && known(plan->make);
-  for (const std::uint32_t tensor : plan->births) fits = fits && tensor < tensors;
-  for (const auto* by_tensor : {&plan->keep, &plan->used, &plan->lasting}) fits = fits && by_tensor->size() == tensors;
-  if (!fits || plan->serial.size() != tensors || plan->previous.size() != tensors || plan->hash.empty()) {
-    throw InvalidUse("a plan's arrays do not fit together");
-  }
-  for (std::size_t t = 0; t < tensors; ++t) plan->settled = plan->settled && (plan->lasting[t] == 0 || plan->serial[t] != 0);
+  plan->out = by_row("out");
+  plan->in = by_row("in");
+  plan->drop = by_row("drop");
+  plan->make = by_row("make");
   return plan;
 }
 

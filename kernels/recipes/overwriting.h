@@ -1,6 +1,6 @@
 // Steps under way that overwrite a tensor, while others may write it, too: another part of it, in another thread.
 //
-// What is there then neither of them has made. So a step is lost if anybody else says that he writes before it ends; whoever
+// What is there then neither of them has made. So a step is lost if anybody else says before it ends that they write; whoever
 // begins while others are at it reads what nobody knows, and is lost by that.
 //
 // Covers: which steps are under way; whom a write concerns.

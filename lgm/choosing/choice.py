@@ -22,9 +22,9 @@ import numpy as np
 
 from ..iteration.lifetimes import cover
 from ..records.model import Bools, Ints
-from .problem import Cover, compress
+from .problem import EPSILON, Cover, compress
 from .residual import Work, cancel_cycles
-from .sweep import EPSILON, prune, sweep
+from .sweep import prune, sweep
 
 __all__ = ["MUCH", "choose"]
 

@@ -13,7 +13,9 @@ import numpy as np
 from ..iteration.lifetimes import cover
 from ..records.model import Floats, Ints
 
-__all__ = ["Cover", "compress"]
+__all__ = ["EPSILON", "Cover", "compress"]
+
+EPSILON = 1e-9  # prices that differ by less are one
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from ..iteration.lifetimes import cover
 from ..records.model import Ints
-from .problem import Cover
+from .problem import EPSILON, Cover
 
 __all__ = ["Work", "cancel_cycles"]
 
-_EPSILON = 1e-9
 _REFUSALS = 60
 
 
@@ -59,7 +58,7 @@ def cancel_cycles(problem: Cover, used: Ints, work: Work) -> Ints:
             change = np.zeros(len(used), dtype=np.int64)
             np.add.at(change, residual.gap[arcs], residual.sign[arcs])
             amount = _most(problem, used, change)
-            if amount > 0 and float((problem.price * change).sum()) < -_EPSILON:
+            if amount > 0 and float((problem.price * change).sum()) < -EPSILON:
                 used = used + amount * change
                 progress = True
             elif not progress:
@@ -120,7 +119,7 @@ class _Residual:
             reached = dist.copy()
             np.minimum.at(reached, self.head, candidate)
             hit = np.flatnonzero(candidate <= reached[self.head] + 0.0)
-            hit = hit[reached[self.head[hit]] < dist[self.head[hit]] - _EPSILON]
+            hit = hit[reached[self.head[hit]] < dist[self.head[hit]] - EPSILON]
             if not len(hit):
                 return []
             parent[self.head[hit]] = hit
@@ -129,12 +128,12 @@ class _Residual:
             least = np.minimum.accumulate(dist[::-1])[::-1]
             origin = np.where(dist == least, index, self.nodes)
             origin = np.minimum.accumulate(origin[::-1])[::-1]
-            moved = least < dist - _EPSILON
+            moved = least < dist - EPSILON
             parent[moved] = -2 - origin[moved]
             dist = np.where(moved, least, dist)
             # Forwards within a run: its least, which after the step before is its first node's.
             first = self.run_starts[self.run]
-            forward = dist[first] < dist - _EPSILON
+            forward = dist[first] < dist - EPSILON
             parent[forward] = -2 - first[forward]
             dist = np.where(forward, dist[first], dist)
             if turn == check:

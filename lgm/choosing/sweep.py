@@ -11,11 +11,10 @@ import heapq
 import numpy as np
 
 from ..records.model import Bools, Ints
-from .problem import Cover
+from .problem import EPSILON, Cover
 
-__all__ = ["EPSILON", "prune", "sweep"]
+__all__ = ["prune", "sweep"]
 
-EPSILON = 1e-9  # prices that differ by less are one
 _TURNS = 4  # at most: which gaps reach over the turn repeats before
 
 

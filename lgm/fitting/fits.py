@@ -15,7 +15,7 @@ from typing import get_args
 from ..analysis import Recompute, analyze
 from ..errors import InfeasibleError
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
-from ..progress import Progress
+from ..progress import Progress, silent
 from ..records.model import Device, Plan, Trace
 from ..records.units import format_bytes, format_seconds, share_of
 from .gpus import Gpu, Numbers, on_gpu
@@ -100,7 +100,7 @@ def _budgets(life: Lifetimes, shares: tuple[float, ...]) -> list[int]:
 
 
 def by_budget(
-    trace: Trace, device: Device, beside: int, pressed: Trace | None = None, progress: Progress | None = None
+    trace: Trace, device: Device, beside: int, pressed: Trace | None = None, progress: Progress = silent
 ) -> str:
     """A row for each of several budgets on the device that the trace was recorded on, the smallest there is the last.
 
@@ -124,8 +124,7 @@ def by_budget(
     ]
     budgets = _budgets(life, _SHARES)
     for k, chunks in enumerate(budgets):
-        if progress is not None:
-            progress("budgets", k / len(budgets))
+        progress("budgets", k / len(budgets))
         try:
             there = trace if pressed is None or chunks >= life.peak else pressed
             plan = analyze(there, dataclasses.replace(device, budget_chunks=chunks), recompute="auto")
@@ -134,13 +133,12 @@ def by_budget(
         size = chunks * trace.chunk_bytes
         share, whole = f"{chunks / life.peak:.0%}", format_bytes(size + beside)
         lines.append(f"  {format_bytes(size):>12} {share:>12} {whole:>12} {_cells(plan, trace)}")
-    if progress is not None:
-        progress("budgets", 1.0)
+    progress("budgets", 1.0)
     return "\n".join(lines)
 
 
 def by_way(
-    trace: Trace, device: Device, progress: Progress | None = None, ways: tuple[Recompute, ...] = get_args(Recompute)
+    trace: Trace, device: Device, progress: Progress = silent, ways: tuple[Recompute, ...] = get_args(Recompute)
 ) -> str:
     """A row for each of many budgets, and a column for each way to leave: what a device must have before it is bought.
 
@@ -168,8 +166,7 @@ def by_way(
                 cells.append(f"{plan.prediction.step_seconds / trace.seconds:.3f} x")
             except InfeasibleError:
                 cells.append("-")
-            if progress is not None:
-                progress("fit", (k + (j + 1) / len(columns)) / len(budgets))
+            progress("fit", (k + (j + 1) / len(columns)) / len(budgets))
         size = format_bytes(budget * trace.chunk_bytes)
         lines.append(f"  {size:>12} {budget / life.peak:>12.0%}" + "".join(f"{cell:>17}" for cell in cells))
     return "\n".join(lines)
@@ -214,7 +211,7 @@ def _small_tensors(trace: Trace) -> int:
     return int(beside) if isinstance(beside, int | float) else 0
 
 
-def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progress | None = None) -> str:
+def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progress = silent) -> str:
     """A row for each memory there is, from the smallest.
 
     Parameters
@@ -244,8 +241,7 @@ def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progres
     chosen = sorted({*SIZES, gpu.memory >> 30})
     for k, size in enumerate(chosen):
         room = (size << 30) - _CONTEXT - small
-        if progress is not None:
-            progress("memories", k / len(chosen))
+        progress("memories", k / len(chosen))
         found = sizes.plan(room, 1)
         batch = max(sizes.largest(room, max(best, 1)), best) if found is not None else 0
         best = max(best, batch)
@@ -253,8 +249,7 @@ def by_size(trace: Trace, gpu: Gpu, numbers: Numbers = "fp32", progress: Progres
         lines.append(
             f"  {size:>5} GiB {format_bytes(max(room, 0)):>12} {_cells(found, there)} {_times(batch):>22}{mark}"
         )
-    if progress is not None:
-        progress("memories", 1.0)
+    progress("memories", 1.0)
     return "\n".join(lines)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import LgmError
-from ..progress import Progress
+from ..progress import Progress, silent
 from ..records.model import Floats
 from .events import Outcome, simulate
 from .packing import Packs, every_packing, neighbours, packings
@@ -37,7 +37,7 @@ class Found:
 
 
 def find_schedule(
-    profile: Profile, machine: Machine, samples: int, mode: Mode = "pipeline", progress: Progress | None = None
+    profile: Profile, machine: Machine, samples: int, mode: Mode = "pipeline", progress: Progress = silent
 ) -> Found:
     """The fastest simulated.
 
@@ -52,7 +52,7 @@ def find_schedule(
     share = samples // (machine.devices if mode == "data" else 1)
     if share < 1 or (mode == "data" and samples % machine.devices):
         raise LgmError(f"a batch of {samples} cannot be shared evenly by {machine.devices} devices")
-    search = _Search(profile, machine, microbatches(share), progress or (lambda _what, _share: None))
+    search = _Search(profile, machine, microbatches(share), progress)
     search.backward(samples, mode)
     if not search.tried:
         ways = (profile.bytes_forward, profile.bytes_backward)

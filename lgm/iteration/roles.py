@@ -42,7 +42,31 @@ class Roles:
 def phases(trace: Trace) -> tuple[int, int]:
     """The first row of the backward pass, and the one after its last; the number of rows twice if there is none."""
     rows = np.flatnonzero(np.array(["_backward" in name for name in trace.names], dtype=bool)[trace.op_name])
-    return (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (trace.operations, trace.operations)
+    return (int(rows[0]), int(rows[-1]) + 1) if len(rows) else _unnamed_phases(trace)
+
+
+def _unnamed_phases(trace: Trace) -> tuple[int, int]:
+    """The same where no operation's name tells (the backward pass of a matrix product is two of them).
+
+    An optimizer writes what the iteration read before; without one there is no backward pass. Of what is made and done
+    with before that step, most is still to be used when the backward pass begins.
+    """
+    n, m = trace.operations, trace.tensors
+    first, last, written = np.full(m, n), np.full(m, -1), np.full(m, n)
+    writes = trace.use_write > 0
+    np.minimum.at(first, trace.use_tensor, trace.use_op)
+    np.maximum.at(last, trace.use_tensor, trace.use_op)
+    np.minimum.at(written, trace.use_tensor[writes], trace.use_op[writes])
+    updated = trace.lasting & (first < written) & (written < n)
+    if not updated.any():
+        return n, n
+    step = int(written[updated].min())
+    born = trace.tensor_born
+    saved = (born >= 0) & (last > born) & (last < step)
+    if not saved.any():
+        return n, n
+    waiting = cover(n, born[saved] + 1, last[saved] + 1, (trace.chunks * trace.chunk_bytes)[saved])
+    return int(np.flatnonzero(waiting == waiting.max())[-1]), step
 
 
 def roles_of(trace: Trace) -> Roles:

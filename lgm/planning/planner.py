@@ -15,7 +15,7 @@ from ..choosing.selection import lateness, select
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes
 from ..iteration.needs import check_feasible
 from ..placing.mapping import ranges_to_keep
-from ..progress import Progress
+from ..progress import Progress, silent
 from ..records.model import Device, Ints, Plan, Prediction, Trace
 from ..switches import Switches, Timing
 from ..timing.moves import Moves
@@ -82,7 +82,7 @@ def analyze(
     trace: Trace,
     device: Device,
     switches: Switches | None = None,
-    progress: Progress | None = None,
+    say: Progress = silent,
     *,
     reservation: int | None = None,
 ) -> Plan:
@@ -92,7 +92,6 @@ def analyze(
     is a draft: made in less time, to be compared with others; about as good.
     """
     switches = switches or Switches()
-    say = progress or (lambda _what, _share: None)
     say("lifetimes", 0.0)
     life = analyze_lifetimes(trace, tails=switches.granularity == "chunk")
     check_feasible(trace, device, life)
@@ -112,9 +111,7 @@ def analyze(
         found += [settle(trace, device, life, timing, used, effort.rounds, hastes) for timing in timings]
     moves, prediction = _better(found)
     say("mapping", 0.95)
-    plan = finished(trace, device, life, moves, reservation, prediction, switches)
-    say("done", 1.0)
-    return plan
+    return finished(trace, device, life, moves, reservation, prediction, switches)
 
 
 def _better(found: list[tuple[Moves, Prediction]]) -> tuple[Moves, Prediction]:

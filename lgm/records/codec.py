@@ -11,11 +11,12 @@ its trace too, with the prefix ``trace.``, so that one file suffices to run it; 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,26 @@ def _write(path: str | os.PathLike[str], header: dict[str, Any], arrays: dict[st
     except (TypeError, ValueError) as error:  # all else in it was checked when it was made
         raise LgmError(f"meta holds what JSON cannot: {error}") from None
     packed["header"] = np.frombuffer(text.encode(), dtype=np.uint8)
-    target = Path(path)
-    scratch = target.with_name(f"{target.name}.{os.getpid()}.part")  # never half a file under the real name
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **packed)
+    _put(Path(path), content.getbuffer())
+
+
+def _put(path: Path, content: memoryview) -> None:
+    """Never half a file under the real name; a link stays one, and so does what is no file (a pipe, ``/dev/null``)."""
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        target.write_bytes(content)
+        return
+    scratch = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        with scratch.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **packed)
+        scratch.write_bytes(content)
         scratch.replace(target)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, os.fspath(path)) from None  # the name that was asked for
     finally:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
 
 
 @contextmanager

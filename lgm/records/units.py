@@ -32,7 +32,7 @@ _SLOWEST = 1000.0  # bytes a second: slower is a number that somebody gave no un
 _TOO_MUCH = 1 << 60  # bytes: of several such sizes the sum still is a number of C
 _SHARE = re.compile(r"\s*(?:([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%|(0?\.[0-9]+|1\.0*))\s*")
 _BITS = re.compile(r"[KMGT]i?b\s*$")
-_SIZE = re.compile(r"\s*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[0-9]+)?)\s*([a-zA-Z]*)\s*")
+_SIZE = re.compile(r"\s*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][0-9]+)?)\s*([a-zA-Z]*)\s*")
 
 
 def parse_bytes(value: int | str, name: str = "size") -> int:

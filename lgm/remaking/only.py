@@ -25,7 +25,7 @@ from ..iteration.calls import Calls
 from ..iteration.lifetimes import Lifetimes, analyze_lifetimes, cover
 from ..iteration.needs import check_feasible
 from ..planning import planner
-from ..progress import Progress
+from ..progress import Progress, part
 from ..records.model import Device, Ints, Plan, Trace
 from ..records.rows import describe
 from ..records.units import format_bytes
@@ -45,6 +45,7 @@ _HABITS = (
     *((0.06, 0.02), (0.06, 0.006), (0.3, 0.02), (0.01, 0.05)),
 )
 _USUAL = 6  # of them
+_SEARCHING = 0.9  # of all that is told of: then what was found is planned
 _ENOUGH = 1.1  # times computing: where it takes longer the others are tried, too
 
 
@@ -70,7 +71,7 @@ def analyze_only(
         for k, (soon, twice) in enumerate(habits):
             if k >= _USUAL and (hasty or (best is not None and best.trace.seconds <= trace.seconds * _ENOUGH)):
                 break
-            say("recomputed", tries / (len(goals) * len(habits)))
+            say("recomputed", _SEARCHING * tries / (len(goals) * len(habits)))
             tries += 1
             again, peak = _search(trace, life, calls, found, first, replace(device, budget_chunks=goal), soon, twice)
             lowest = min(lowest, peak)
@@ -80,7 +81,7 @@ def analyze_only(
             break
     if best is None:
         raise needs(trace, life, lowest, device)
-    plan = planner.analyze(best.trace, device, switches, say)
+    plan = planner.analyze(best.trace, device, switches, part(say, _SEARCHING, 1.0))
     return replace(plan, remaking=best.remaking)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import zipfile
 from pathlib import Path
@@ -121,14 +122,32 @@ def test_nothing_in_a_file_is_pickled(file: Path) -> None:
             assert b"O" not in archive.read(name)[:128].split(b"descr")[1][:12]
 
 
+def test_what_is_no_file_is_written_through(tmp_path: Path) -> None:
+    """A link stays one; a device is not replaced by a file (as root could)."""
+    file, link = tmp_path / "t.npz", tmp_path / "link.npz"
+    file.write_bytes(b"old")
+    link.symlink_to(file)
+    lgm.save_trace(training(3, 1), link)
+    assert link.is_symlink() and lgm.load_trace(file).operations == training(3, 1).operations
+    lgm.save_trace(training(3, 1), "/dev/null")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(IsADirectoryError):
+        lgm.save_trace(training(3, 1), tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"missing/t\.npz'$"):  # not a name that nobody asked for
+        lgm.save_trace(training(3, 1), tmp_path / "missing" / "t.npz")
+    assert {each.name for each in tmp_path.iterdir()} == {"t.npz", "link.npz"}
+
+
 def test_a_failed_write_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = file.read_bytes()
 
-    def fail(*_args: object, **_kwargs: object) -> None:
-        raise OSError("disk full")
+    def fail(path: Path, content: memoryview) -> None:
+        with path.open("wb") as half:
+            half.write(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "disk full")
 
-    monkeypatch.setattr(np, "savez_compressed", fail)
-    with pytest.raises(OSError, match="disk full"):
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(OSError, match=rf"disk full: '{file}'"):
         lgm.save_trace(training(2), file)
     assert file.read_bytes() == before
     assert list(file.parent.iterdir()) == [file]

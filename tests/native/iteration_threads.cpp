@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -103,22 +104,13 @@ std::unique_ptr<Plan> make_plan(std::uint32_t tensors = kTensors) {
     operations.insert(operations.end(), {operator_id("make"), operator_id("fill")});
     births.insert(births.end(), {1, 0});
     plan->births.push_back(k);
-    plan->keep.push_back(1);
-    plan->used.push_back(1);
-    plan->lasting.push_back(0);
-    plan->serial.push_back(0);
-    plan->previous.push_back(kNone);
-    plan->bytes.push_back(2 * kChunk);
+    plan->tensors.push_back({.bytes = 2 * kChunk, .keep = true, .used = true});
   }
   operations.resize(3 * tensors, operator_id("read"));
   births.resize(3 * tensors, 0);
   plan->set_rows(operations, births);
-  plan->out = {{0, 0, 2}};
-  plan->in = {{0, 0, 2}};
-  plan->out_at.assign(plan->hash.size() + 1, 1);
-  plan->out_at[0] = plan->out_at[1] = plan->out_at[2] = 0;
-  plan->in_at.assign(plan->hash.size() + 1, 1);
-  std::fill(plan->in_at.begin(), plan->in_at.end() - 3, 0);
+  plan->out = {{{0, 0, 2}}, std::array{2u}, plan->rows()};
+  plan->in = {{{0, 0, 2}}, std::array{plan->rows() - 3}, plan->rows()};
   return plan;
 }
 
@@ -224,7 +216,7 @@ TEST(what_was_allocated_on_the_way_is_none_of_the_plan_in_the_next_iteration_eit
   CHECK(binding.present().size() == 3 && binding.present()[1].range == ranges[2] && binding.present()[2].range == ranges[3]);
   Plan next = *make_plan(3);
   next.births.clear();
-  next.previous = {0, 1, 2};
+  for (std::uint32_t t = 0; t < 3; ++t) next.tensors[t].previous = t;
   recorder.begin(2, ranges);
   binding.begin(ranges);
   binding.bind(next);
@@ -282,22 +274,11 @@ TEST(a_place_is_the_nearest_of_those_alike_and_not_far_back) {
 
 TEST(what_was_passed_over_is_made_up_for_where_nothing_undid_it) {
   Plan plan;
-  const auto moves = [](std::vector<std::uint32_t> rows) {  // tensor k moves at the k-th of these
-    std::vector<std::uint32_t> begins(11, 0);
-    for (const std::uint32_t row : rows) {
-      for (std::uint32_t r = row + 1; r < begins.size(); ++r) ++begins[r];
-    }
-    return begins;
-  };
-  plan.out = {{0, 0, 1}, {0, 1, 2}, {1, 0, 2}, {2, 0, 1}};
-  plan.out_at = moves({1, 2, 3, 8});
-  plan.in = {{3, 0, 1}, {1, 0, 2}, {4, 0, 1}};
-  plan.in_at = moves({0, 4, 5});
   plan.at = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
-  plan.drop = {{4, 0, 1}, {5, 0, 1}};
-  plan.drop_at = moves({6, 6});
-  plan.make = {{3, 0, 1}};
-  plan.make_at = moves({3});
+  plan.out = {{{0, 0, 1}, {0, 1, 2}, {1, 0, 2}, {2, 0, 1}}, std::array{1u, 2u, 3u, 8u}, 10};
+  plan.in = {{{3, 0, 1}, {1, 0, 2}, {4, 0, 1}}, std::array{0u, 4u, 5u}, 10};
+  plan.drop = {{{4, 0, 1}, {5, 0, 1}}, std::array{6u, 6u}, 10};
+  plan.make = {{{3, 0, 1}}, std::array{3u}, 10};
   const auto tensors = [](const std::vector<Plan::Part>& parts) {
     std::vector<std::uint32_t> found;
     for (const auto& part : parts) found.push_back(part.tensor);

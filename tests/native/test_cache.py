@@ -39,6 +39,7 @@ def loose_umask() -> Iterator[None]:
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A library in a cache that is as it should be. It is no real one: nothing may get as far as loading it."""
+    native.load()  # the real one, from where it is
     monkeypatch.setenv("VTENSOR_CACHE", str(tmp_path / "cache"))
     path = native.library_path()
     cache.make_private(path.parent)

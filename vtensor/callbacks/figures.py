@@ -11,6 +11,7 @@ from ..session.lifecycle import is_enabled
 __all__ = ["Figures"]
 
 _MIB = 1 << 20
+_COUNTS = ("wait_seconds", "iterations", "planned_iterations")
 _MOVED = {
     "moved_out_mib": "moved_out_bytes",
     "moved_in_mib": "moved_in_bytes",
@@ -46,6 +47,3 @@ class Figures:
         found["planned"] = each("planned_iterations") / seen if seen > 0 else 0.0
         self._before = {name: float(stats[name]) for name in (*_MOVED.values(), *_COUNTS)}
         return {f"vtensor/{name}": value for name, value in found.items()}
-
-
-_COUNTS = ("wait_seconds", "iterations", "planned_iterations")

@@ -24,7 +24,7 @@ from ..session.lifecycle import active_config, is_enabled
 from ..settings.sizes import format_bytes
 from .writing import size_of, write_if_possible
 
-__all__ = ["NOTHING", "Farewell", "Wishes", "begin_with", "flush"]
+__all__ = ["Farewell", "Wishes", "begin_with", "flush"]
 
 
 class Wishes(NamedTuple):
@@ -38,9 +38,6 @@ class Wishes(NamedTuple):
     """To see each iteration."""
     tell: Callable[[], None] | None = None
     """Called instead of all that is said otherwise."""
-
-
-NOTHING = Wishes()
 
 
 def _uses_gpu() -> bool:

@@ -26,7 +26,7 @@ from ..errors import ConfigError
 from ..logs import say
 from ..planning.current_planner import of_each_session
 from ..session.lifecycle import is_enabled
-from .farewell import NOTHING, Farewell, Wishes, begin_with
+from .farewell import Farewell, Wishes, begin_with
 
 __all__ = ["run_module", "run_script", "was_shown"]
 
@@ -34,7 +34,7 @@ _HEAD_OF_PYC = 16  # bytes
 _SHOWN = "_vtensor_has_shown_it"
 
 
-def run_script(path: str, arguments: list[str], wishes: Wishes = NOTHING) -> int:
+def run_script(path: str, arguments: list[str], wishes: Wishes) -> int:
     """Run the file `path` as ``__main__``; write what is wished for; return its exit code.
 
     ``-`` is what stands on the standard input; of a directory or a zip file its ``__main__.py`` is run.
@@ -95,7 +95,7 @@ def _run_folder(path: str, arguments: list[str], wishes: Wishes) -> int:
     return _run(main, _code_of(spec.loader, "__main__"), [path, *arguments], wishes)
 
 
-def run_module(name: str, arguments: list[str], wishes: Wishes = NOTHING) -> int:
+def run_module(name: str, arguments: list[str], wishes: Wishes) -> int:
     """Run the module `name` as ``python -m name`` would; else as :func:`run_script`.
 
     Raises

@@ -3,7 +3,7 @@
 Covers: a gap of Python 3.11, where a ``join()`` that an exception ended takes a thread for ended that still runs;
 ending the task with the program. (Python would end the thread wherever it next asks for the lock of the interpreter:
 within C++ code, such as NumPy's ``unique``, that aborts the program.)
-Leaves: what the task is (``planner``).
+Leaves: what the task is (``maker``).
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ main()
 """
 FEW = 400  # operations, for which a first plan takes a fifth of a second, some half a second
 _WHILE = 0.5  # seconds
-_NICE = 10  # for a plan that is only better than one that is there
 _SHARE = 0.5  # of them a helper must have had that runs only where cores are idle, or it takes turns with others
+_NICE = 10  # for a plan that is only better than one that is there
 
 
 class Abandoned(Exception):
