@@ -44,17 +44,6 @@ the training machine or anywhere else.
   vtensor run --budget 4GiB --plan plan.npz train.py            run by it
 """
 
-_SWITCHES = {
-    "costs": "what eviction costs: its copies (moves), the same for all (equal), or whichever is faster (auto)",
-    "leads": "when the memory of something evicted counts as free: once its copy can have ended, or at once (none)",
-    "choice": "how to choose what is evicted: the cheapest set that suffices, or as memory runs out (sweep)",
-    "granularity": "evict parts of a tensor, or whole tensors only",
-    "timing": "when copies back begin: as early as there is room, just in time, on demand; auto: as is fastest",
-    "reservation": "keep chunks free ahead of demand, or not",
-    "mapping": "keep freed memory mapped for the next tensor that fits, or not",
-    "settling": "schedule once more by the simulated times, or not",
-}
-
 
 def _analyze(options: argparse.Namespace) -> int:
     trace = target.trace_of(options)
@@ -211,8 +200,9 @@ def _parser() -> argparse.ArgumentParser:
         "segments: run parts of the chain of layers again, as torch.utils.checkpoint does, in the least time "
         "(default: auto, or only if --gpu shares the processor's memory)",
     )
+    meanings = Switches.meanings()
     for name, choices in Switches.choices().items():
-        sub.add_argument(f"--{name}", choices=choices, default=choices[0], help=_SWITCHES[name])
+        sub.add_argument(f"--{name}", choices=choices, default=choices[0], help=meanings[name])
 
     sub = command("simulate", _simulate, "predict step times with and without a plan")
     sub.add_argument("trace", help="a trace file (.npz)")
