@@ -144,8 +144,10 @@ bool Uses::use_in_place(const Use& use, std::uint32_t index, Fetch& fetch) {
   const Status borrowed = part.state == State::absent ? slots_.borrow(range, index) : kOk;
   if (!borrowed.ok()) {
     if (moves_.may_overdraw()) {
-      fetch.lacking = lacking(fetch);
-      if (!std::exchange(fetch.overdrawn, true)) warn_of(fetch, true);
+      if (!std::exchange(fetch.overdrawn, true)) {
+        fetch.lacking = lacking(fetch);
+        warn_of(fetch, true);
+      }
       part.write_wanted = use.write;
       const Status status = supply_.bring_beyond(range, index);
       if (status.ok()) return true;

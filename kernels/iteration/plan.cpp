@@ -7,7 +7,7 @@ namespace vt {
 
 Plan::ByRow::ByRow(std::vector<Part> parts, std::span<const std::uint32_t> rows, std::size_t planned_rows)
     : parts_(std::move(parts)), begin_(planned_rows + 1, 0) {
-  for (const std::uint32_t row : rows) ++begin_.at(std::size_t{row} + 1);
+  for (const std::uint32_t row : rows) ++begin_[std::size_t{row} + 1];
   std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
 }
 

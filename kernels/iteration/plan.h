@@ -21,7 +21,7 @@ struct Plan {
   class ByRow {
    public:
     ByRow() = default;
-    // Of each part its row, in ascending order. Throws std::out_of_range if one is no row.
+    // Pre: of each part its row, in ascending order.
     ByRow(std::vector<Part> parts, std::span<const std::uint32_t> rows, std::size_t planned_rows);
 
     std::span<const Part> of(std::uint32_t row) const noexcept { return of(row, row + 1); }

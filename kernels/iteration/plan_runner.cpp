@@ -13,7 +13,7 @@ constexpr std::size_t kMostWatched = std::size_t{1} << 17;  // rows; three round
 // How far a plan is from what was allocated so far: 0 is as planned. What allocates less than planned makes some moves too many;
 // what allocates more lacks some, which is worse.
 double PlanRunner::misfit(const Plan& plan) const noexcept {
-  const Ahead ahead = &plan == active_ ? ahead_ : Ahead{};
+  const Ahead ahead = &plan == active_ ? now_.ahead : Ahead{};
   const std::size_t birth = std::min(ahead.birth(recorder_.births().size()), plan.births.size());
   return farness(recorder_.allocated() + ahead.allocated, plan.allocated[birth]);
 }
@@ -23,33 +23,34 @@ void PlanRunner::watch(Engine& engine) {
   way_back_.forget();
   begin_log(engine);
   rounds_.begin();
-  watches_ = true;
-  followed_ = several_ = false;
+  log_ = Log::watching;
+  followed_ = false;
 }
 
-Finding PlanRunner::boundary(Engine& engine, bool timing, bool told) {
+Finding PlanRunner::boundary(Engine& engine, bool timing, Told told) {
   recorder_.end();
   const std::uint64_t planned_rows = counters_.planned_operations - std::exchange(planned_before_, counters_.planned_operations);
-  if (recording_ && !watches_ && !several_ && !told) rounds_.judge(2 * planned_rows > recorder_.rows(), counters_.plans);
-  rounds_.ended(recorder_, told, recording_ && !watches_);
-  const bool watched = std::exchange(watches_, false), several = std::exchange(several_, false) && !told;
-  if (watched || several) {  // it is none
+  const bool somebody = told == Told::by_somebody;
+  if (log_ == Log::iteration && !somebody) rounds_.judge(2 * planned_rows > recorder_.rows(), counters_.plans);
+  rounds_.ended(recorder_, somebody, log_ == Log::iteration || log_ == Log::several);
+  if (log_ == Log::watching || (log_ == Log::several && !somebody)) {  // it is none
     if (active_ != nullptr) deviate(engine);
-    recording_ = false;
+    log_ = Log::none;
     ++number_;  // what was made in it is not from the iteration before
   }
+  const bool is_one = log_ != Log::none && !recorder_.full();
   const bool completed = active_ != nullptr && recorder_.rows() == active_->rows() && recorder_.hash() == active_->final_hash;
-  const bool planned = recording_ && !recorder_.full() && completed && followed_;
+  const bool planned = is_one && completed && followed_;
   const bool was_timed = timing_.ends(engine, recorder_, planned, timing);
   ++counters_.iterations;
   Finding finding = Finding::nothing;
-  if (recording_ && !recorder_.full()) {
+  if (is_one) {
     const bool looked = std::exchange(looks_, false);
     if (planned) {
       finding = look_again(engine, looked && was_timed);
     } else if (active_ != nullptr && !completed) {
       // One that came back and reached the plan's end goes on as planned.
-      const bool came_back = !followed_ && ahead_.row(recorder_.rows()) == active_->rows();
+      const bool came_back = !followed_ && now_.ahead.row(recorder_.rows()) == active_->rows();
       if (!came_back) deviate(engine);
     }
     const bool deserves = deserves_a_plan(engine, planned, was_timed);
@@ -69,7 +70,7 @@ Finding PlanRunner::boundary(Engine& engine, bool timing, bool told) {
 bool PlanRunner::deserves_a_plan(Engine& engine, bool planned, bool was_timed) {
   const bool has_one = plans_.any([&](const Plan& plan) {
     return plan.rows() == recorder_.rows() && plan.final_hash == recorder_.hash() &&
-           std::max(misfit(plan), farthest_) <= kNear;
+           std::max(misfit(plan), now_.farthest) <= kNear;
   });
   if (has_one || (planned && !plans_.has_room())) return false;
   if (!plans_.none() && !asks_) {
@@ -118,14 +119,9 @@ void PlanRunner::begin_log(Engine& engine) {
     recorder_.begin(++number_, live);
     binding_.begin(live);
   });
-  next_ = until_ = 0;
-  ahead_ = {};
-  births_before_ = 0;
+  now_ = {};
   due_.clear();
-  recording_ = true;
-  unlike_ = false;
-  look_at_ = 1;
-  farthest_ = 0;
+  log_ = Log::iteration;
 }
 
 // After an iteration that followed a plan, and was or was not looked at.
@@ -141,51 +137,35 @@ Finding PlanRunner::look_again(Engine& engine, bool looked) {
   return found ? Finding::telling : Finding::nothing;
 }
 
-void PlanRunner::reset() {
-  recorder_ = Recorder{};
-  finished_ = Recorder{};
-  earlier_.forget();
-  recording_ = watches_ = several_ = followed_ = asks_ = looks_ = false;
-  rounds_.forget();
-  timing_.forget();
-  plans_ = {};
-  active_ = nullptr;
-  ahead_ = {};
-  way_back_.forget();
-  binding_.forget();
-  sightings_.forget();
-  counters_ = {};
-  planned_before_ = 0;
-}
-
 std::uint64_t PlanRunner::call(std::uint32_t first, Recorder::CallOf::Again again) {
   recorder_.call(first, again);
   return timing_.took(recorder_, first);
 }
 
 std::uint32_t PlanRunner::row(Engine& engine, OpId op, Lane stream) {
-  if (recorder_.full() || (watches_ && recorder_.rows() >= kMostWatched)) {  // no iteration: an evaluation without end, perhaps
+  if (recorder_.full() || (log_ == Log::watching && recorder_.rows() >= kMostWatched)) {
+    // No iteration: an evaluation without end, perhaps.
     if (active_ != nullptr) deviate(engine);
     watch(engine);
   }
-  if (!watches_) timing_.row(engine, stream);
-  const StepId step = Steps::step(op, recorder_.births().size() - std::exchange(births_before_, recorder_.births().size()));
+  if (log_ != Log::watching) timing_.row(engine, stream);
+  const StepId step = Steps::step(op, recorder_.births().size() - std::exchange(now_.births_before, recorder_.births().size()));
   const std::uint32_t row = recorder_.row(op);
-  counters_.operations += !plans_.none() && !watches_;
+  counters_.operations += !plans_.none() && log_ != Log::watching;
   if (active_ == nullptr && !rejoin(engine, row, step)) return row;
-  const bool looks = unlike_ && recorder_.births().size() >= look_at_;
-  if (looks || !active_->steps.is(ahead_.row(row), step)) {
-    look_at_ = 2 * recorder_.births().size() + 1;  // by then as much again was allocated: sizes may tell more
+  const bool looks = now_.unlike && recorder_.births().size() >= now_.look_at;
+  if (looks || !active_->steps.is(now_.ahead.row(row), step)) {
+    now_.look_at = 2 * recorder_.births().size() + 1;  // by then as much again was allocated: sizes may tell more
     if (!change_plan(engine, row, step)) return row;
   }
   const Plan& plan = *active_;
-  const std::uint32_t place = ahead_.row(row);
+  const std::uint32_t place = now_.ahead.row(row);
   ++counters_.planned_operations;
-  until_ = (plan.at.empty() ? place : plan.at[place]) + 1;
-  if (plan.acts(next_, until_) || engine.moves_wait()) {
+  now_.until = (plan.at.empty() ? place : plan.at[place]) + 1;
+  if (plan.acts(now_.next, now_.until) || engine.moves_wait()) {
     apart([&] { go_on(engine); });
   } else {
-    next_ = until_;
+    now_.next = now_.until;
   }
   return row;
 }
@@ -194,8 +174,8 @@ std::uint32_t PlanRunner::row(Engine& engine, OpId op, Lane stream) {
 void PlanRunner::go_on(Engine& engine) {
   if (active_ == nullptr) return;
   const Plan& plan = *active_;
-  while (next_ < until_) {
-    const std::uint32_t now = next_++;
+  while (now_.next < now_.until) {
+    const std::uint32_t now = now_.next++;
     binding_.fill(plan, plan.out.of(now), out_now_);
     binding_.fill(plan, plan.in.of(now), in_now_);
     if (!out_now_.empty() || !in_now_.empty() || engine.moves_wait()) engine.move_by_plan(out_now_, in_now_);
@@ -209,21 +189,21 @@ void PlanRunner::go_on(Engine& engine) {
 // The iteration is not the planned one, or of another size. True if the plan still is the one, or another in which all before was
 // the same, and is near.
 bool PlanRunner::change_plan(Engine& engine, std::uint32_t row, StepId step) {
-  const bool stays = active_->steps.is(ahead_.row(row), step);
+  const bool stays = active_->steps.is(now_.ahead.row(row), step);
   Plan* best = stays ? active_ : nullptr;
   for (const auto& plan : plans_.all()) {
     const bool fits = row < plan->rows() && plan->hash[row] == recorder_.hash();
     if (fits && (best == nullptr || misfit(*plan) < misfit(*best))) best = plan.get();
   }
-  if (best != nullptr) farthest_ = std::max(farthest_, misfit(*best));
+  if (best != nullptr) now_.farthest = std::max(now_.farthest, misfit(*best));
   if (best == nullptr || misfit(*best) > kFar) {
-    if (!stays) way_back_.leave(*active_, ahead_.row(row), step);
+    if (!stays) way_back_.leave(*active_, now_.ahead.row(row), step);
     deviate(engine, row);
     return false;
   }
   if (best == active_) return true;
   activate(engine, *best);
-  next_ = best->begin_of(row);
+  now_.next = best->begin_of(row);
   return true;
 }
 
@@ -235,13 +215,13 @@ bool PlanRunner::rejoin(Engine& engine, std::uint32_t row, StepId step) {
   way_back_.forget();
   ++counters_.rejoined;
   const std::uint32_t births = active_->steps.births_before(place);
-  ahead_ = {std::int64_t{place} - row, births - static_cast<std::int64_t>(recorder_.births().size()),
+  now_.ahead = {std::int64_t{place} - row, births - static_cast<std::int64_t>(recorder_.births().size()),
             active_->allocated[births] - recorder_.allocated()};
-  binding_.rejoin(*active_, ahead_.births, row + 1 - static_cast<std::uint32_t>(Trail::kLong));
+  binding_.rejoin(*active_, now_.ahead.births, row + 1 - static_cast<std::uint32_t>(Trail::kLong));
   if (engine.seats() != nullptr) active_->seating.begin(*engine.seats(), binding_.present());
   const std::uint32_t planned = active_->begin_of(place);
-  const Missed missed(*active_, next_, planned);
-  next_ = planned;
+  const Missed missed(*active_, now_.next, planned);
+  now_.next = planned;
   apart([&] {
     binding_.fill(*active_, missed.out, out_now_);
     binding_.fill(*active_, missed.in, in_now_);
@@ -268,7 +248,7 @@ void PlanRunner::deviate(Engine& engine, std::uint32_t row) {
 
 void PlanRunner::activate(Engine& engine, Plan& plan) {
   active_ = &plan;
-  ahead_ = {};
+  now_.ahead = {};
   if (!plan.settled) plan.settled = binding_.recognize(plan) && counters_.iterations > 1;
   binding_.bind(plan);
   if (engine.seats() != nullptr) plan.seating.begin(*engine.seats(), binding_.present());
@@ -276,7 +256,7 @@ void PlanRunner::activate(Engine& engine, Plan& plan) {
 
 Wish PlanRunner::wish() const {
   if (active_ == nullptr || active_->seating.none()) return {};
-  const std::size_t nth = ahead_.birth(recorder_.births().size());
+  const std::size_t nth = now_.ahead.birth(recorder_.births().size());
   return nth < active_->births.size() ? active_->seating.wish(active_->births[nth]) : Wish{};
 }
 
@@ -284,7 +264,7 @@ void PlanRunner::born(Range& range) {
   recorder_.born(range);
   const std::uint32_t tensor = binding_.born(range, active_);
   if (tensor != kNone) active_->seating.born(tensor, range);
-  unlike_ = unlike_ || (tensor != kNone && active_->tensors[tensor].bytes != range.bytes);
+  now_.unlike = now_.unlike || (tensor != kNone && active_->tensors[tensor].bytes != range.bytes);
 }
 
 bool PlanRunner::died(Range& range) noexcept {

@@ -48,31 +48,36 @@ enum class Finding : std::uint8_t {
             // followed a plan, and was not what that was made of
 };
 
+// Who says that an iteration ends: a hook (an optimizer has stepped), or nobody, but a loop comes round.
+enum class Told : std::uint8_t { by_somebody, by_nobody };
+
 class PlanRunner {
  public:
+  // `number`: of the last iteration there was, whoever ran it.
+  explicit PlanRunner(std::uint32_t number = 0) : number_(number) {}
+  PlanRunner(const PlanRunner&) = delete;
+  PlanRunner& operator=(const PlanRunner&) = delete;
+
   // The calling thread ends an iteration of `engine` and begins the next, of which an ordered device keeps the moments at which
-  // rows begin if `timing`; else it does where a plan may be made of it. Of a round, as rounds() knows, nobody `told`.
-  Finding boundary(Engine& engine, bool timing = false, bool told = true);
+  // rows begin if `timing`; else it does where a plan may be made of it.
+  Finding boundary(Engine& engine, bool timing, Told told);
   // Something is away, and nobody told yet, or not for very long: what happens from now on is logged, to find out where
   // iterations end.
   void watch(Engine& engine);
   Rounds& rounds() noexcept { return rounds_; }
   Plans& plans() noexcept { return plans_; }
-  // Forgets plans and records, now.
-  void reset();
-
   // What the thread that runs iterations does (torch_observer.cpp, managed.cpp).
-  bool recording() const noexcept { return recording_; }
+  bool recording() const noexcept { return log_ != Log::none; }
   // Of the iteration that is under way.
   Recorder& log() noexcept { return recorder_; }
   // `stream`: what the row is asked of, on an ordered device.
   std::uint32_t row(Engine& engine, OpId op, Lane stream = Lane::none);
   // Whether an operation that begins with this row will be run again.
   bool sees(std::uint32_t row) const noexcept {
-    return active_ != nullptr && ahead_.row(row) < active_->sees.size() && active_->sees[ahead_.row(row)] != 0;
+    return active_ != nullptr && now_.ahead.row(row) < active_->sees.size() && active_->sees[now_.ahead.row(row)] != 0;
   }
   // Whether a plan may be made of the iteration, which should know what could be run again.
-  bool asks() const noexcept { return !watches_ && (!followed_ || asks_ || looks_); }
+  bool asks() const noexcept { return log_ != Log::watching && (!followed_ || asks_ || looks_); }
   // A call that began with this row ends. Returns what it took when an iteration was timed last, if that was one like this; else
   // 0.
   std::uint64_t call(std::uint32_t first, Recorder::CallOf::Again again);
@@ -81,7 +86,7 @@ class PlanRunner {
   bool has_due() const noexcept { return !due_.empty(); }
   void go_on(Engine& engine);
   void use(Range& range, const Use& use) {
-    if (recorder_.use(range, use) && rounds_.found_after_miss(recorder_)) several_ = true;
+    if (recorder_.use(range, use) && rounds_.found_after_miss(recorder_) && log_ == Log::iteration) log_ = Log::several;
   }
   // Where a plan wants what is allocated next; it points into the plan.
   Wish wish() const;
@@ -92,8 +97,27 @@ class PlanRunner {
   // The iteration that the last boundary ended.
   const Recorder& last() const noexcept { return finished_; }
   PlanCounters counters() const noexcept { return counters_; }
+  // Of the iteration.
+  std::uint32_t number() const noexcept { return number_; }
 
  private:
+  // What the log is of.
+  enum class Log : std::uint8_t {
+    none,
+    iteration,  // from its beginning
+    several,    // the same; but rounds are in it, unless somebody tells otherwise
+    watching,   // it began in the midst of one: none is to be planned by it
+  };
+  // How far an iteration is, and how far from its plan.
+  struct Progress {
+    Ahead ahead;
+    std::size_t births_before = 0;      // the newest row
+    bool unlike = false;                // something allocated has another size than in the active plan
+    std::size_t look_at = 1;            // allocations after which a plan that is nearer is looked for
+    double farthest = 0;                // misfit of the nearest plan, the largest so far
+    std::uint32_t next = 0, until = 0;  // planned rows that are yet to be begun: [next, until)
+  };
+
   bool deserves_a_plan(Engine& engine, bool planned, bool was_timed);
   void begin_next(Engine& engine, bool planned);
   void begin_log(Engine& engine);
@@ -114,26 +138,19 @@ class PlanRunner {
   Recorder recorder_;
   Recorder finished_;
   Earlier earlier_;                           // than that one
-  bool recording_ = false;
-  bool watches_ = false;                      // the log began in the midst of an iteration: none is to be planned by it
-  bool several_ = false;                      // rounds are in it, unless somebody tells otherwise
+  Log log_ = Log::none;
   Rounds rounds_;
   Timing timing_;
   bool followed_ = false;                     // the whole iteration so far followed a plan
   bool asks_ = false;                         // one that no plan was near came, and it was not noted what could be run again
   bool looks_ = false;                        // it follows a plan, and another may be made of it (second_look.h)
-  double farthest_ = 0;                       // misfit of the nearest plan, the largest so far
   Plans plans_;
   Plan* active_ = nullptr;                    // the one that is followed now
-  Ahead ahead_;                               // of the iteration
+  Progress now_;
   WayBack way_back_;                          // from where it was left
-  std::size_t births_before_ = 0;             // the newest row
-  bool unlike_ = false;                       // something allocated has another size than in the active plan
-  std::size_t look_at_ = 1;                   // allocations after which a plan that is nearer is looked for
   std::uint64_t planned_before_ = 0;          // rows, when it began
   std::uint32_t number_ = 0;                  // of the iteration; never one twice, as tags outlive sessions
   Binding binding_{recorder_};
-  std::uint32_t next_ = 0, until_ = 0;        // planned rows that are yet to be begun: [next_, until_)
   std::vector<PlannedMove> out_now_, in_now_, drop_now_, due_;
   Sightings sightings_;                       // of iterations without a plan
   PlanCounters counters_;

@@ -52,7 +52,7 @@ Finding end_iteration(Engine& engine, bool timing) {
   if (current_engine() != &engine) return Finding::nothing;  // another thread ended the session meanwhile
   record_only(&this_thread());
   g_told = true;
-  return g_runner->boundary(engine, timing);
+  return g_runner->boundary(engine, timing, Told::by_somebody);
 }
 
 void look_for_rounds(RoundEnded ended, bool timing) {
@@ -72,7 +72,7 @@ void begin_recording() {
   std::lock_guard lock(*g_runner_mutex);
   g_round_ended = nullptr;
   g_told = false;
-  g_runner->reset();
+  delete std::exchange(g_runner, new PlanRunner(g_runner->number()));
 }
 
 Recorder last_iteration() {
@@ -111,7 +111,7 @@ std::optional<Finding> may_come_round(const Recording& recording, Thread& thread
   const auto within = [](const Frame& frame) { return frame.row != kNone; };
   const bool noted = thread.seen_call.first_row != kNone || thread.seen_call.step != nullptr;
   if (noted || std::any_of(thread.frames.begin(), thread.frames.end(), within)) return std::nullopt;
-  return recording->boundary(engine, g_time_rounds, false);
+  return recording->boundary(engine, g_time_rounds, Told::by_nobody);
 }
 
 void tell_round(Finding finding) noexcept {

@@ -46,6 +46,7 @@ std::vector<Plan::Part> parts_of(const py::dict& given, const char* side, std::s
   const auto tensor = vector_of<std::uint32_t>(given[(prefix + "_tensor").c_str()].cast<Ints>());
   const auto first = vector_of<std::uint32_t>(given[(prefix + "_first").c_str()].cast<Ints>());
   const auto last = vector_of<std::uint32_t>(given[(prefix + "_last").c_str()].cast<Ints>());
+  if (first.size() != tensor.size() || last.size() != tensor.size()) throw InvalidUse(kMisfit);
   std::vector<Plan::Part> parts(tensor.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (tensor[i] >= tensors) throw InvalidUse(kMisfit);
@@ -169,11 +170,18 @@ std::unique_ptr<Plan> plan_from(const py::dict& given) {
 
   plan->at = vector_of<std::uint32_t>(given["at"].cast<Ints>());
   plan->sees = vector_of<std::uint8_t>(given["sees"].cast<Ints>());
+  for (const std::size_t size : {plan->at.size(), plan->sees.size()}) {
+    if (size != 0 && size != operations.size()) throw InvalidUse(kMisfit);
+  }
   plan->away = parts_of(given, "away", tensors);
   const std::size_t planned = plan->at.empty() ? operations.size() : std::size_t{plan->at.back()} + 1;
   const auto by_row = [&](const char* side) {
     const auto rows = vector_of<std::uint32_t>(given[(std::string(side) + "_op").c_str()].cast<Ints>());
-    return Plan::ByRow(parts_of(given, side, tensors), rows, planned);
+    auto parts = parts_of(given, side, tensors);
+    if (rows.size() != parts.size() || !std::ranges::is_sorted(rows) || (!rows.empty() && rows.back() >= planned)) {
+      throw InvalidUse(kMisfit);
+    }
+    return Plan::ByRow(std::move(parts), rows, planned);
   };
   plan->out = by_row("out");
   plan->in = by_row("in");

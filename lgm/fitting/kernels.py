@@ -24,9 +24,9 @@ from ..records.rows import GOES_ON, begun_in
 
 __all__ = ["Kernels"]
 
-_PRODUCT = re.compile(r"(^|::|_)(conv\w*|(add|badd|b)?b?mm|linear|matmul|\w*attention\w*|lstm\w*|gru\w*)(_|$)")
+_PRODUCT = re.compile(r"(^|::|_)(conv\w*|(add|badd|b)?b?mm|linear|matmul|\w*attention\w*|lstm\w*|gru\w*)(_|\.|$)")
 _CONVOLUTION = re.compile(r"conv")
-_RUNS_NOTHING = re.compile(r"(^|::)(empty\w*|as_strided_?|resize_|_unsafe_view|view|_reshape_alias)(\.|$)")
+_RUNS_NOTHING = re.compile(r"(^|::)(empty\w*|new_empty\w*|as_strided_?|_?resize_\w*|set_|_unsafe_view|view)(\.|$)")
 # Statistics over all that is read are needed before the first result is: it is read twice.
 _READS_TWICE = re.compile(r"batch_norm")
 
@@ -42,7 +42,7 @@ class Kernels:
     convolution: Bools
     """[n] Whether it is part of a convolution."""
     touched: Ints
-    """[n] Bytes that are read and written: arguments, what it allocates, what it writes twice."""
+    """[n] Bytes that are read and written: arguments, what it allocates; what it writes counts for both."""
 
     @classmethod
     def of(cls, trace: Trace) -> Kernels:
@@ -73,8 +73,17 @@ def _within(trace: Trace, those: Bools) -> Bools:
     return np.asarray(before[trace.op_last + 1] > before[np.arange(trace.operations) + 1], dtype=bool)
 
 
+def _in_one_of(trace: Trace, those: Bools) -> Bools:
+    """[n] Whether each row lies within one of those, or is one."""
+    opened = np.zeros(trace.operations + 1, dtype=np.int64)
+    np.add.at(opened, np.flatnonzero(those), 1)
+    np.add.at(opened, trace.op_last[those] + 1, -1)
+    return np.asarray(np.cumsum(opened)[:-1] > 0, dtype=bool)
+
+
 def _touched(trace: Trace, runs: Bools, product: Ints, twice: Bools) -> Ints:
-    """[n] What is allocated is written once, wherever; so the first to write it later touches no more than that.
+    """[n] What is allocated is written once: by the kernel that it is allocated within, or else by the first to write
+    it, which then touches no more than that.
 
     What lives only within a product is how the processor does it (it puts numbers in another order first), not a GPU.
     """
@@ -82,12 +91,14 @@ def _touched(trace: Trace, runs: Bools, product: Ints, twice: Bools) -> Ints:
     op, tensor, write = trace.use_op[used], trace.use_tensor[used], trace.use_write[used]
     first, last = trace.use_first[used] * trace.chunk_bytes, trace.use_last[used] * trace.chunk_bytes
     size = np.minimum(last, trace.tensor_bytes[tensor]) - first
+    born, died = trace.tensor_born, trace.tensor_died
+    since = (op - born[tensor]) % trace.operations  # rows; a tensor may be born in one iteration and used in the next
+    order = np.argsort(since, kind="stable")
     fills = np.zeros(len(used), dtype=bool)
-    fills[np.unique(tensor, return_index=True)[1]] = True
-    fills &= (write > 0) & (trace.tensor_born[tensor] >= 0)
+    fills[order[np.unique(tensor[order], return_index=True)[1]]] = True
+    fills &= (write > 0) & (born[tensor] >= 0) & ((since == 0) | ~_in_one_of(trace, runs)[born[tensor]])
     touched = np.zeros(trace.operations, dtype=np.int64)
     np.add.at(touched, op, np.where(fills, 0, size * (1 + write + (twice[op] & (write == 0)))))
-    born, died = trace.tensor_born, trace.tensor_died
     within = (born >= 0) & (died >= born) & (product[born] >= 0) & (product[born] == product[died])
     made = np.flatnonzero((born >= 0) & ~within)
     np.add.at(touched, born[made], trace.tensor_bytes[made])

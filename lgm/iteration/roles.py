@@ -16,6 +16,9 @@ from .lifetimes import cover, lifespans
 
 __all__ = ["ROLES", "Roles", "phases", "roles_of"]
 
+# Of the bytes that an iteration updates: so much may be written before the optimizer's step, such as a buffer.
+_EARLY = 0.05
+
 ROLES = ("weights", "optimizer states", "gradients", "activations", "gradients of activations", "other")
 
 
@@ -48,8 +51,9 @@ def phases(trace: Trace) -> tuple[int, int]:
 def _unnamed_phases(trace: Trace) -> tuple[int, int]:
     """The same where no operation's name tells (the backward pass of a matrix product is two of them).
 
-    An optimizer writes what the iteration read before; without one there is no backward pass. Of what is made and done
-    with before that step, most is still to be used when the backward pass begins.
+    An optimizer writes what the iteration read before, which is most of what lasts and is read; without one there is no
+    backward pass. Of what is made and done with before that step, most is still to be used when the backward pass
+    begins.
     """
     n, m = trace.operations, trace.tensors
     first, last, written = np.full(m, n), np.full(m, -1), np.full(m, n)
@@ -57,15 +61,18 @@ def _unnamed_phases(trace: Trace) -> tuple[int, int]:
     np.minimum.at(first, trace.use_tensor, trace.use_op)
     np.maximum.at(last, trace.use_tensor, trace.use_op)
     np.minimum.at(written, trace.use_tensor[writes], trace.use_op[writes])
-    updated = trace.lasting & (first < written) & (written < n)
-    if not updated.any():
-        return n, n
-    step = int(written[updated].min())
-    born = trace.tensor_born
+    born, size = trace.tensor_born, trace.chunks * trace.chunk_bytes
+    read = trace.lasting & (first < written)  # not what is only filled anew, as gradients that are zeroed
+    updated = read & (written < n)
+    if 2 * int(size[updated].sum()) < int(size[read].sum()) or not updated.any():
+        return n, n  # a cache, or a statistic
+    order = np.flatnonzero(updated)[np.argsort(written[updated], kind="stable")]
+    begun = np.cumsum(size[order]) > _EARLY * size[order].sum()
+    step = int(written[order][np.argmax(begun)])
     saved = (born >= 0) & (last > born) & (last < step)
     if not saved.any():
         return n, n
-    waiting = cover(n, born[saved] + 1, last[saved] + 1, (trace.chunks * trace.chunk_bytes)[saved])
+    waiting = cover(n, born[saved] + 1, last[saved] + 1, size[saved])
     return int(np.flatnonzero(waiting == waiting.max())[-1]), step
 
 

@@ -36,8 +36,9 @@ _SPARE = 0.03
 
 _AT_ONCE = 64  # chunks that are looked at
 
-# Of giving chunks to those first that found none the round before: what is awkward is best served while all is free.
-_ROUNDS = 8
+# Rounds without gain, in which those go first that found none the round before: what is awkward is best served while
+# all is free.
+_IN_VAIN = 3
 
 # Of the vTensors: each takes the seat of another, which has to look for another in its turn.
 _WITHOUT = 0.05
@@ -68,7 +69,7 @@ def to_spare(trace: Trace, budget_chunks: int) -> int:
 
 def seats(plan: Plan, budget_chunks: int | None = None) -> Seats:
     """A chunk for each vTensor. Time grows as tensors x chunks x operations / 64: 0.2 seconds for 2,400 vTensors
-    in 1,300 rows, 3 for 9,000 in 2,300.
+    in 1,300 rows, 3 for 9,000 in 2,300; as much for each round.
 
     What is dropped and recomputed has one for both of its lives: it keeps its address.
 
@@ -83,13 +84,15 @@ def seats(plan: Plan, budget_chunks: int | None = None) -> Seats:
     order = sorted(_alike(stays), key=lambda one: -int(stays.lasts[one[2]].sum()))
     made = _made_by_the_way(stays)
     best = given = _give(order, first, there, 0, made)
-    for _ in range(_ROUNDS):
-        if 0 < given.without <= _WITHOUT * len(given.chunk):
-            order = _before_others(order, first, given.chunk < 0)
-            given = _give(order, first, there, 0, made)
-            best = min(best, given, key=lambda one: one.without)
+    best_order, in_vain = order, 0
+    while in_vain < _IN_VAIN and 0 < given.without <= _WITHOUT * len(given.chunk):
+        order = _before_others(order, first, given.chunk < 0)
+        given = _give(order, first, there, 0, made)
+        in_vain += 1
+        if given.misfits < best.misfits:
+            best, best_order, in_vain = given, order, 0
     while best.aside < best.most_elsewhere < there:
-        given = _give(order, first, there, best.most_elsewhere, made)
+        given = _give(best_order, first, there, best.most_elsewhere, made)
         if given.misfits >= best.misfits:
             break
         best = given

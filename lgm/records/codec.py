@@ -82,10 +82,10 @@ def _write(path: str | os.PathLike[str], header: dict[str, Any], arrays: dict[st
 
 def _put(path: Path, content: memoryview) -> None:
     """Never half a file under the real name; a link stays one, and so does what is no file (a pipe, ``/dev/null``)."""
-    target = path.resolve()
-    if target.exists() and not target.is_file():
-        target.write_bytes(content)
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
         return
+    target = Path(os.path.realpath(path))
     scratch = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         scratch.write_bytes(content)

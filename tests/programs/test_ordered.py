@@ -56,7 +56,9 @@ def test_one_operation_larger_than_the_budget(late: bool) -> None:
         assert (stats["overdrawn_bytes.peak"] == 0) == late
         assert (stats["borrowed_bytes.peak"] > 0) == late
         assert stats["overdrawn_bytes.current"] == 0
-        assert 3 <= stats["oversize"] <= 20  # of a dozen operations what they read, or make, or both: not each chunk
+        assert stats["oversize"] == (
+            11 if late else 19
+        )  # times there was no room for what is read, or made: not chunks
         assert [float(other[7]) for other in others] == list(range(40))
         assert torch.equal(c.add_(d), a + b)
 
