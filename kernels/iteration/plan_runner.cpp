@@ -27,10 +27,10 @@ void PlanRunner::watch(Engine& engine) {
   followed_ = false;
 }
 
-Finding PlanRunner::boundary(Engine& engine, bool timing, Told told) {
+Finding PlanRunner::boundary(Engine& engine, bool timing, Teller teller) {
   recorder_.end();
   const std::uint64_t planned_rows = counters_.planned_operations - std::exchange(planned_before_, counters_.planned_operations);
-  const bool somebody = told == Told::by_somebody;
+  const bool somebody = teller == Teller::somebody;
   if (log_ == Log::iteration && !somebody) rounds_.judge(2 * planned_rows > recorder_.rows(), counters_.plans);
   rounds_.ended(recorder_, somebody, log_ == Log::iteration || log_ == Log::several);
   if (log_ == Log::watching || (log_ == Log::several && !somebody)) {  // it is none

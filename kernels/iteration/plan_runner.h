@@ -49,7 +49,7 @@ enum class Finding : std::uint8_t {
 };
 
 // Who says that an iteration ends: a hook (an optimizer has stepped), or nobody, but a loop comes round.
-enum class Told : std::uint8_t { by_somebody, by_nobody };
+enum class Teller : std::uint8_t { somebody, nobody };
 
 class PlanRunner {
  public:
@@ -60,7 +60,7 @@ class PlanRunner {
 
   // The calling thread ends an iteration of `engine` and begins the next, of which an ordered device keeps the moments at which
   // rows begin if `timing`; else it does where a plan may be made of it.
-  Finding boundary(Engine& engine, bool timing, Told told);
+  Finding boundary(Engine& engine, bool timing, Teller teller);
   // Something is away, and nobody told yet, or not for very long: what happens from now on is logged, to find out where
   // iterations end.
   void watch(Engine& engine);

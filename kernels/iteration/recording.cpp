@@ -52,7 +52,7 @@ Finding end_iteration(Engine& engine, bool timing) {
   if (current_engine() != &engine) return Finding::nothing;  // another thread ended the session meanwhile
   record_only(&this_thread());
   g_told = true;
-  return g_runner->boundary(engine, timing, Told::by_somebody);
+  return g_runner->boundary(engine, timing, Teller::somebody);
 }
 
 void look_for_rounds(RoundEnded ended, bool timing) {
@@ -111,7 +111,7 @@ std::optional<Finding> may_come_round(const Recording& recording, Thread& thread
   const auto within = [](const Frame& frame) { return frame.row != kNone; };
   const bool noted = thread.seen_call.first_row != kNone || thread.seen_call.step != nullptr;
   if (noted || std::any_of(thread.frames.begin(), thread.frames.end(), within)) return std::nullopt;
-  return recording->boundary(engine, g_time_rounds, Told::by_nobody);
+  return recording->boundary(engine, g_time_rounds, Teller::nobody);
 }
 
 void tell_round(Finding finding) noexcept {

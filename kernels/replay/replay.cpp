@@ -23,7 +23,7 @@ Replay::Replay(const ReplayTrace& trace, std::size_t budget_chunks, const ModelC
     const auto& [bytes, born, died] = trace.tensors[t];
     if (born < 0 || (died >= 0 && died < born)) allocate(t, false);
   }
-  runner_.boundary(*engine_, false, Told::by_somebody);
+  runner_.boundary(*engine_, false, Teller::somebody);
   begun_ = device_->now();
 }
 

@@ -52,7 +52,7 @@ class Replay {
   // Seconds an iteration takes, to the end of all that was asked of the device.
   double iteration();
   // Whether a plan may be made of the one that ended.
-  bool boundary() { return runner_.boundary(*engine_, false, Told::by_somebody) == Finding::telling; }
+  bool boundary() { return runner_.boundary(*engine_, false, Teller::somebody) == Finding::telling; }
   PlanRunner& runner() noexcept { return runner_; }
   Snapshot snapshot() const { return engine_->inspect().snapshot(); }
 
