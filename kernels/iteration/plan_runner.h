@@ -53,8 +53,8 @@ enum class Teller : std::uint8_t { somebody, nobody };
 
 class PlanRunner {
  public:
-  // `number`: of the last iteration there was, whoever ran it.
-  explicit PlanRunner(std::uint32_t number = 0) : number_(number) {}
+  // Of another session than the one `before`.
+  explicit PlanRunner(const PlanRunner* before = nullptr) : number_(before != nullptr ? before->number_ : 0) {}
   PlanRunner(const PlanRunner&) = delete;
   PlanRunner& operator=(const PlanRunner&) = delete;
 
@@ -97,8 +97,6 @@ class PlanRunner {
   // The iteration that the last boundary ended.
   const Recorder& last() const noexcept { return finished_; }
   PlanCounters counters() const noexcept { return counters_; }
-  // Of the iteration.
-  std::uint32_t number() const noexcept { return number_; }
 
  private:
   // What the log is of.

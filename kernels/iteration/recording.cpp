@@ -72,7 +72,7 @@ void begin_recording() {
   std::lock_guard lock(*g_runner_mutex);
   g_round_ended = nullptr;
   g_told = false;
-  delete std::exchange(g_runner, new PlanRunner(g_runner->number()));
+  delete std::exchange(g_runner, new PlanRunner(g_runner));
 }
 
 Recorder last_iteration() {

@@ -56,9 +56,7 @@ def test_one_operation_larger_than_the_budget(late: bool) -> None:
         assert (stats["overdrawn_bytes.peak"] == 0) == late
         assert (stats["borrowed_bytes.peak"] > 0) == late
         assert stats["overdrawn_bytes.current"] == 0
-        assert stats["oversize"] == (
-            11 if late else 19
-        )  # times there was no room for what is read, or made: not chunks
+        assert stats["oversize"] == (19 if late else 11)  # what is read or made had no room: not chunks
         assert [float(other[7]) for other in others] == list(range(40))
         assert torch.equal(c.add_(d), a + b)
 
