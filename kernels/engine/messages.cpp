@@ -33,7 +33,7 @@ void warn_oversize(const char* operation, const Shortage& shortage) {
   const std::string help = ". A budget of about " + format_bytes(enough) + other + " would help; ";
   say(std::string("vtensor: ") + (operation != nullptr ? operation : "an operation") + why + help +
       (shortage.overdrawn ? "it gets more for as long as it runs (memory_stats()['overdrawn_bytes.peak'])"
-                 : "part of it is used in place in the host store, which is slow") +
+                           : "part of it is used in place in the host store, which is slow") +
       " (reported once; memory_stats()['oversize'] counts them).\n");
 }
 
