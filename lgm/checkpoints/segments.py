@@ -24,7 +24,7 @@ from ..planning import planner
 from ..progress import Progress, part
 from ..records.model import Device, Floats, Ints, Plan, Trace
 from ..records.rows import nominal
-from ..remaking.only import needs
+from ..remaking.only import SEARCHING, needs
 from ..remaking.recompute import Candidate, Making, candidates, schedule_makings
 from ..remaking.rewrite import Rewritten, rewrite
 from ..switches import Switches
@@ -34,7 +34,6 @@ from .rotor import SLOTS, Schedule, fill_tables
 
 _BLOCKS = 64  # layers of the chain by which the fastest is looked for
 _EFFORT = 60_000  # operations to look at, in all schedules that are tried
-_SEARCHING = 0.9  # of all that is told of: then what was found is planned
 _MOST = 1.3  # times the budget: no schedule that the model says needs more is tried
 
 __all__ = [
@@ -176,11 +175,11 @@ def analyze_segments(
     calls, found = candidates(trace, life)
     best = _between(trace, chain, found, set(least_peak(chain.leaves, chain.across)[1]))
     tried = _Tried(trace, calls, device.budget_chunks, life.peak)
-    _try_schedules(tried, best, _schedules(trace, device, life, chain, found), part(say, 0.0, _SEARCHING))
+    _try_schedules(tried, best, _schedules(trace, device, life, chain, found), part(say, 0.0, SEARCHING))
     if tried.fastest is None and alone:
         raise needs(trace, life, tried.lowest, device)
     again, remaking = tried.fastest or _without(trace, calls, best)
-    return replace(planner.analyze(again, device, switches, part(say, _SEARCHING, 1.0)), remaking=remaking)
+    return replace(planner.analyze(again, device, switches, part(say, SEARCHING, 1.0)), remaking=remaking)
 
 
 def _try_schedules(

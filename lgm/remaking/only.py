@@ -33,7 +33,7 @@ from ..switches import Switches
 from .recompute import Candidate, candidates, schedule_makings
 from .rewrite import Rewritten, rewrite
 
-__all__ = ["analyze_only", "needs"]
+__all__ = ["SEARCHING", "analyze_only", "needs"]
 
 _PATIENCE = 5  # rounds that find no lower peak
 _WORK = 4e6  # for improving each cover
@@ -45,7 +45,7 @@ _HABITS = (
     *((0.06, 0.02), (0.06, 0.006), (0.3, 0.02), (0.01, 0.05)),
 )
 _USUAL = 6  # of them
-_SEARCHING = 0.9  # of all that is told of: then what was found is planned
+SEARCHING = 0.9  # of all that is told of: then what was found is planned
 _ENOUGH = 1.1  # times computing: where it takes longer the others are tried, too
 
 
@@ -71,7 +71,7 @@ def analyze_only(
         for k, (soon, twice) in enumerate(habits):
             if k >= _USUAL and (hasty or (best is not None and best.trace.seconds <= trace.seconds * _ENOUGH)):
                 break
-            say("recomputed", _SEARCHING * tries / (len(goals) * len(habits)))
+            say("recomputed", SEARCHING * tries / (len(goals) * len(habits)))
             tries += 1
             again, peak = _search(trace, life, calls, found, first, replace(device, budget_chunks=goal), soon, twice)
             lowest = min(lowest, peak)
@@ -81,7 +81,7 @@ def analyze_only(
             break
     if best is None:
         raise needs(trace, life, lowest, device)
-    plan = planner.analyze(best.trace, device, switches, part(say, _SEARCHING, 1.0))
+    plan = planner.analyze(best.trace, device, switches, part(say, SEARCHING, 1.0))
     return replace(plan, remaking=best.remaking)
 
 
